@@ -1,0 +1,203 @@
+"""The drawing of the house, as a test: imports point down, each outside package has one door, import is cheap.
+
+A new module is placed by adding it to FLOORS. If a module fits on no floor, the drawing comes first.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
+
+# From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
+FLOORS = {
+    "floor": ["agentor.errors", "agentor.engine.clock", "agentor.engine.strict_json"],
+    "core": [f"agentor.engine.{name}" for name in ("events", "replay", "decide", "request")],
+    "edges": [
+        f"agentor.engine.{name}" for name in ("responses", "store", "models", "tools", "lease")
+    ],
+    "shell": ["agentor.engine.runner"],
+    "facade": ["agentor.agent", "agentor.result", "agentor.tracing"],
+    "readers": [f"agentor.{name}" for name in ("export", "viewer", "server", "testing", "demo")],
+    "doors": ["agentor.cli", "agentor.__main__"],
+}
+# Packages that only say what is inside them: found by exact name, so that a new module must be placed.
+SIGNPOSTS = {"agentor": "doors", "agentor.engine": "shell"}
+
+# Who may import what from outside, by the beginning of the module's name.
+ONE_DOOR = {
+    "apsw": ("agentor.engine.store.sqlite",),
+    "openai": ("agentor.engine.models",),
+    "httpx": ("agentor.engine.models",),
+    "httpx2": ("agentor.engine.models",),
+    "click": ("agentor.cli",),
+    "rich": ("agentor.cli", "agentor.demo"),
+    "sqlite_utils": ("agentor.export",),
+    "sqlite3": ("agentor.export",),
+    "fastapi": ("agentor.server",),
+    "starlette": ("agentor.server",),
+    "uvicorn": ("agentor.server",),
+    "opentelemetry": ("agentor.tracing",),
+    "time": ("agentor.engine.clock",),
+    "random": ("agentor.engine.clock",),
+    "secrets": ("agentor.engine.clock",),
+    "uuid": ("agentor.engine.clock",),
+}
+WORDS_FOR_CLOCK = {
+    "datetime": {"now", "utcnow", "today"},
+    "date": {"today"},
+    "asyncio": {"sleep"},
+    "os": {"urandom"},
+}
+HEAVY = ("openai", "apsw", "sqlite_utils", "click", "rich", "fastapi", "opentelemetry", "sqlite3")
+NO_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "types", "manager"}
+
+
+@dataclass(frozen=True)
+class Import:
+    module: str  # that imports
+    target: str  # that is imported
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def source_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return {module_name(path): path for path in source_files()}
+
+
+def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those under `if TYPE_CHECKING:`, which exist for the type checker only."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for other in node.orelse:
+                yield from runtime_nodes(other)
+            continue
+        yield node
+        yield from runtime_nodes(node)
+
+
+def imports_of(module: str, path: Path) -> Iterator[Import]:
+    for node in runtime_nodes(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(module, alias.name, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            origin = absolute_origin(module, path, node)
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                yield Import(module, inner if inner in modules() else origin, node.lineno)
+
+
+def absolute_origin(module: str, path: Path, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    up = node.level - (path.name == "__init__.py")
+    package = ".".join(module.split(".")[: len(module.split(".")) - up])
+    return f"{package}.{node.module}" if node.module else package
+
+
+@cache
+def all_imports() -> list[Import]:
+    return [found for name, path in modules().items() for found in imports_of(name, path)]
+
+
+def floor_of(module: str) -> str | None:
+    if module in SIGNPOSTS:
+        return SIGNPOSTS[module]
+    for floor, names in FLOORS.items():
+        if any(module == name or module.startswith(f"{name}.") for name in names):
+            return floor
+    return None
+
+
+def test_every_module_has_its_floor() -> None:
+    homeless = [name for name in modules() if floor_of(name) is None]
+    assert not homeless, f"place these in FLOORS: {homeless}"
+
+
+def test_imports_point_down_only() -> None:
+    height = {floor: index for index, floor in enumerate(FLOORS)}
+    upwards = [
+        str(found)
+        for found in all_imports()
+        if (target := floor_of(found.target))
+        and (source := floor_of(found.module))
+        and height[target] > height[source]
+    ]
+    assert not upwards, "\n".join(upwards)
+
+
+def test_no_two_modules_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = {name: set() for name in modules()}
+    for found in all_imports():
+        if found.target in graph and found.target != found.module:
+            graph[found.module].add(found.target)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(" -> ".join(circle.args[1]))
+
+
+@pytest.mark.parametrize("package", ONE_DOOR)
+def test_an_outside_package_has_one_door(package: str) -> None:
+    strays = [
+        str(found)
+        for found in all_imports()
+        if found.target.split(".")[0] == package and not found.module.startswith(ONE_DOOR[package])
+    ]
+    assert not strays, "\n".join(strays)
+
+
+def test_only_the_clock_asks_for_the_time_or_for_chance() -> None:
+    strays = []
+    for module, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and module != "agentor.engine.clock":
+                owner = ast.unparse(node.value).split(".")[-1]
+                if node.attr in WORDS_FOR_CLOCK.get(owner, ()):
+                    strays.append(f"{module}:{node.lineno} {owner}.{node.attr}")
+    assert not strays, strays
+
+
+def test_no_file_is_named_after_nothing() -> None:
+    assert not [name for name in modules() if name.split(".")[-1] in NO_NAMES]
+
+
+def test_importing_agentor_loads_no_heavy_package() -> None:
+    code = f"import sys, agentor; print([m for m in {HEAVY!r} if m in sys.modules])"
+    assert run_python(code).strip() == "[]"
+
+
+@pytest.mark.slow
+def test_importing_agentor_takes_less_than_a_tenth_of_a_second() -> None:
+    """The quickest of several fresh interpreters: others may want the processor too."""
+    code = "import time; t = time.perf_counter(); import agentor; print(time.perf_counter() - t)"
+    assert min(float(run_python(code)) for _ in range(5)) < 0.1
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout

@@ -1,0 +1,266 @@
+"""The event: one immutable fact of a run, and the only thing that is ever stored.
+
+An event has three shapes that are never mixed: the *event* (this object), its *body* (`to_json()`), and the
+*row* a store makes of it (the body plus envelope columns). Fields that do not apply to a type are None and
+absent from the body; fields we do not know are kept in `extra` and written back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from agentor.engine import strict_json
+
+Message: TypeAlias = dict[str, Any]  # one chat-completions message
+RunStatus: TypeAlias = Literal["completed", "max_turns", "failed"]
+
+RUN_START: Final = "run_start"
+GENERATION: Final = "generation"
+TOOL_CALL: Final = "tool_call"
+TOOL_RESULT: Final = "tool_result"
+MESSAGE: Final = "message"
+RUN_END: Final = "run_end"
+FORK: Final = "fork"
+TEXT_DELTA: Final = "text_delta"  # streamed, never stored
+
+STORED_TYPES: Final = frozenset(
+    {RUN_START, GENERATION, TOOL_CALL, TOOL_RESULT, MESSAGE, RUN_END, FORK}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one model call, or a sum of them. `cached_tokens` are part of the input, `reasoning_tokens`
+    part of the output; both are 0 when the provider does not say."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.total_tokens + other.total_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+    def to_dict(self) -> dict[str, int]:
+        counts = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "total_tokens": self.total_tokens,
+        }
+        if self.cached_tokens:
+            counts["cached_tokens"] = self.cached_tokens
+        if self.reasoning_tokens:
+            counts["reasoning_tokens"] = self.reasoning_tokens
+        return counts
+
+    @classmethod
+    def from_dict(cls, counts: Mapping[str, Any]) -> Usage:
+        """Read what `to_dict` wrote; counts we do not know are ignored, a count that is no number is 0."""
+
+        def count(name: str) -> int:
+            value = counts.get(name)
+            return int(value) if isinstance(value, int | float) and value == value else 0
+
+        return cls(
+            count("input_tokens"),
+            count("output_tokens"),
+            count("total_tokens"),
+            count("cached_tokens"),
+            count("reasoning_tokens"),
+        )
+
+
+class _Messages:
+    """The `messages` of an event: a list of its own, or a thunk that finds the list when somebody asks.
+
+    A generation does not store the messages it was sent: they are the conversation at that point. The fold
+    fills in a thunk, so n generations do not hold n lists. Only a list of the event's own is on the wire.
+    """
+
+    def __get__(self, event: Event | None, owner: type | None = None) -> list[Message] | None:
+        if event is None:
+            return None  # the dataclass default
+        value: Any = event.__dict__.get("messages")
+        return value() if callable(value) else value  # type: ignore[no-any-return]
+
+    def __set__(
+        self, event: Event, value: list[Message] | Callable[[], list[Message]] | None
+    ) -> None:
+        event.__dict__["messages"] = value
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Event:
+    """One step of a run. Equal by content. Times are seconds since the epoch.
+
+    `seq` counts in a run from 1 without gaps. `calls` have the chat-completions form
+    `{"id", "type": "function", "function": {"name", "arguments"}}`, as the model sent them.
+    """
+
+    type: str
+    text: str | None = None
+    reasoning: str | None = None
+    name: str | None = None  # of the tool
+    args: dict[str, Any] | None = None  # of the call, as an object; {} when they were no object
+    result: str | None = None  # what the model is told
+    error: str | None = None
+    call_id: str | None = None  # unique in the conversation, as it is sent to the model
+    turn: int | None = None  # the generation of the segment, from 1
+    usage: Usage | None = None
+    status: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    messages: list[Message] | None = None  # see _Messages
+    calls: list[dict[str, Any]] | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    forked_from: str | None = None
+    forked_at: int | None = None  # the parent's last seq that the fork has
+    seq: int | None = None
+    kept: int | None = None  # run_start: messages of the conversation that the segment keeps
+    rewound: list[str] | None = None  # run_start: call ids of the half-finished batch given up
+    limits: dict[str, Any] | None = None  # run_start: max_turns, max_tool_failures
+    definition: str | None = (
+        None  # run_start: digest of the agent's instructions, tools and settings
+    )
+    digest: str | None = None  # generation: of the messages it was sent
+    finish_reason: str | None = None
+    provider_fields: dict[str, Any] | None = None  # message fields only the provider understands
+    source: str | None = None  # the server that sent provider_fields
+    correction: str | None = (
+        None  # generation: what the model is asked next, its answer being unfit
+    )
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The body as a dict: only the fields that are set, unknown ones included."""
+        body: dict[str, Any] = {}
+        for name, value in self.__dict__.items():
+            if value is None or name == "extra" or callable(value):
+                continue
+            body[name] = value.to_dict() if isinstance(value, Usage) else value
+        body.update(self.extra)
+        return body
+
+    def to_json(self) -> str:
+        """The body as one line of strict JSON. ValueError or TypeError if a field holds what JSON cannot say."""
+        return strict_json.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, body: Mapping[str, Any]) -> Event:
+        """Read a body. ValueError says what is wrong with it; unknown keys and unknown types are kept."""
+        if not isinstance(body, Mapping):
+            raise ValueError(f"an event is an object, not {type(body).__name__}")
+        known: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for name, value in body.items():
+            check = _CHECKS.get(name)
+            if check is None:
+                extra[name] = value
+            elif value is not None:
+                if not isinstance(value, check):
+                    raise ValueError(f"{name!r} cannot be {type(value).__name__}")
+                known[name] = value
+        if "type" not in known:
+            raise ValueError("an event needs a type")
+        if "usage" in known:
+            known["usage"] = Usage.from_dict(known["usage"])
+        for name in ("messages", "calls"):
+            if not all(isinstance(item, dict) for item in known.get(name, ())):
+                raise ValueError(f"{name!r} must hold objects")
+        if extra:
+            known["extra"] = extra
+        return _made(known)
+
+    @classmethod
+    def from_json(cls, body: str | bytes) -> Event:
+        """Read one line of JSON. ValueError says what is wrong with it."""
+        return cls.from_dict(strict_json.loads(body))
+
+    def with_(self, **changes: Any) -> Event:
+        """A copy with some fields changed. `messages` may be a thunk."""
+        return _made({**self.__dict__, **changes})
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_dict() == other.to_dict() if isinstance(other, Event) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.seq, self.call_id, self.text))
+
+    def __repr__(self) -> str:
+        return f"Event({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+
+_FIELDS: Final = tuple(f.name for f in dataclasses.fields(Event) if f.name != "extra")
+_NUMBER: Final = (int, float)
+_CHECKS: Final[dict[str, Any]] = dict.fromkeys(_FIELDS, str) | {
+    "args": dict,
+    "turn": int,
+    "usage": dict,
+    "messages": list,
+    "calls": list,
+    "started_at": _NUMBER,
+    "ended_at": _NUMBER,
+    "forked_at": int,
+    "seq": int,
+    "kept": int,
+    "rewound": list,
+    "limits": dict,
+    "provider_fields": dict,
+}
+
+
+def _made(values: dict[str, Any]) -> Event:
+    """An event of these fields without the cost of setting all the others, which the class has as defaults."""
+    event = object.__new__(Event)
+    event.__dict__.update(values)
+    return event
+
+
+Event.extra = {}  # of an event that has none; nothing writes to it
+Event.messages = _Messages()  # type: ignore[assignment]  # a data descriptor, set after the dataclass is made
+
+
+@dataclass
+class RunResult:
+    """What a run came to. Check `status` before trusting `final_output`.
+
+    `usage` sums every generation of the log; `messages` can be passed back to `arun` with a further user message;
+    `events` is the whole run, a fork's inherited part included; `unsaved` counts events that did not reach the store.
+    """
+
+    final_output: Any = None  # text, or an instance of output_type; None if the run did not finish
+    status: str = "completed"
+    run_id: str | None = None  # None without a store
+    events: list[Event] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    messages: list[Message] = field(default_factory=list)
+    error: str | None = None
+    unsaved: int = 0
+
+    @property
+    def tool_calls(self) -> list[Event]:
+        """The calls the model asked for, as events with `name` and `args`."""
+        return [event for event in self.events if event.type == TOOL_CALL]
+
+    def __str__(self) -> str:
+        return "" if self.final_output is None else str(self.final_output)
+
+
+def last_of(events: Iterable[Event], event_type: str) -> Event | None:
+    """The last event of a type, or None."""
+    found = None
+    for event in events:
+        if event.type == event_type:
+            found = event
+    return found

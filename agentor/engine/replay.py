@@ -1,0 +1,350 @@
+"""The fold: what a run's events mean.
+
+`evolve(state, event)` is the whole meaning of an event; `replay` is its reduction over a log. Nothing else derives
+state: resume, the live loop, the result, the command line and the viewers all ask this fold. It is pure, and folding n
+events costs O(n).
+
+A batch of tool calls joins the conversation whole or not at all, so giving up a half-finished batch is only
+forgetting. Facts are never forgotten: tokens spent and failures seen stay counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, Final, TypeVar
+
+from agentor.engine import events as ev
+from agentor.engine.events import Event, Message, Usage
+from agentor.engine.request import (
+    Call,
+    Transcript,
+    assistant_message,
+    build_request,
+    read_calls,
+    tool_message,
+)
+from agentor.errors import LogCorruptError
+
+CUT_REASONS: Final = frozenset({"length", "content_filter", "error"})
+WITHDRAWN: Final = "tool disabled"  # the error of a call to a tool that is no longer offered
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The calls of one generation while answers are missing."""
+
+    seq: int  # of the generation
+    message: Message  # the assistant message that asked
+    calls: tuple[Call, ...]
+    source: str | None
+    cut: str | None  # the reply was cut off for this reason: none of its calls may run
+    started: frozenset[int] = frozenset()  # positions with a tool_call event
+    answers: Mapping[int, str] = field(default_factory=dict)  # position -> what the model is told
+
+    @property
+    def missing(self) -> tuple[Call, ...]:
+        return tuple(call for call in self.calls if call.position not in self.answers)
+
+    def find(self, event: Event, among: Iterable[int]) -> Call | None:
+        """The call that a tool event speaks of, of those whose position is `among` the ones that may be meant.
+
+        Older logs name a call only by the id the model gave it, which may be doubled or empty.
+        """
+        candidates = [call for call in self.calls if call.position in among]
+        for call in candidates:
+            if event.call_id == call.call_id:
+                return call
+        return next((call for call in candidates if event.call_id == call.received_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the last generation said when it asked for no tool."""
+
+    text: str
+    cut: str | None = None  # finish_reason, when the reply was cut off
+    refusal: str | None = None
+    mismatch: str | None = None  # the correction it needs
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Everything there is to know about a run, derived from its log."""
+
+    seq: int = 0  # of the last event
+    agent: str | None = None
+    model: str | None = None
+    transcript: Transcript = field(default_factory=Transcript)
+    batch: Batch | None = None
+    answer: Answer | None = None
+    said: bool = False  # the `message` of this answer is written
+    status: str | None = None  # None while the segment is open
+    text: str | None = None
+    error: str | None = None
+    turn: int = 0  # generations of the segment
+    segments: int = 0  # how often the run was started or resumed
+    empty_answers: int = 0  # of the segment
+    mismatches: int = 0  # of the segment
+    usage: Usage = field(default_factory=Usage)
+    failures: Mapping[str, int] = field(default_factory=dict)  # tool -> failing calls
+    started_at: float | None = None
+    ended_at: float | None = None
+    forked_from: str | None = None
+    definition: str | None = None
+    has_start: bool = False
+    unknown: int = 0  # events of a type from the future, kept and skipped
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation: what could be sent to a model now."""
+        return list(self.transcript)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.status == "completed"
+
+    def withdrawn(self, max_failures: int) -> frozenset[str]:
+        """The tools that have used up their failures."""
+        return frozenset(name for name, count in self.failures.items() if count >= max_failures)
+
+
+_Value = TypeVar("_Value", RunState, Batch)
+
+
+def _with(value: _Value, **changes: Any) -> _Value:
+    """dataclasses.replace at a tenth of its cost, which is most of what a fold costs."""
+    changed = object.__new__(type(value))
+    changed.__dict__.update(value.__dict__)
+    changed.__dict__.update(changes)
+    return changed
+
+
+def evolve(state: RunState, event: Event) -> RunState:
+    """The state after one more event. `LogCorruptError` if the event cannot stand here."""
+    seq = state.seq + 1
+    if event.seq is not None and event.seq != seq:
+        raise LogCorruptError(None, seq, f"the next event has seq {event.seq}")
+    match event.type:
+        case ev.RUN_START:
+            return _start(state, event, seq)
+        case ev.GENERATION:
+            return _generation(state, event, seq)
+        case ev.TOOL_CALL:
+            return _tool_call(state, event, seq)
+        case ev.TOOL_RESULT:
+            return _tool_result(state, event, seq)
+        case ev.MESSAGE:
+            return _with(state, seq=seq, said=True)
+        case ev.RUN_END:
+            return _with(
+                state,
+                seq=seq,
+                status=event.status or "failed",
+                text=event.text,
+                error=event.error,
+                ended_at=event.ended_at,
+            )
+        case ev.FORK:
+            return _with(state, seq=seq, forked_from=event.forked_from)
+    return _with(state, seq=seq, unknown=state.unknown + 1)
+
+
+def replay(events: Iterable[Event], run_id: str | None = None) -> RunState:
+    """Fold a whole log. `run_id` only names the run in errors."""
+    try:
+        return reduce(evolve, events, RunState())
+    except LogCorruptError as error:
+        raise LogCorruptError(run_id, error.seq, error.reason) from None
+
+
+def with_messages(
+    events: Iterable[Event], run_id: str | None = None
+) -> tuple[RunState, list[Event]]:
+    """The state, and the events with `messages` of each generation filled in: exactly what the model was sent."""
+    state, filled = RunState(), []
+    for event in events:
+        filled.append(fill(state, event))
+        state = _evolve_named(state, event, run_id)
+    return state, filled
+
+
+def fill(state: RunState, event: Event) -> Event:
+    """A generation with the messages it was sent, given the state before it; other events as they are."""
+    if event.type != ev.GENERATION or event.messages is not None:
+        return event
+    transcript, source = state.transcript, event.source
+    return event.with_(messages=lambda: build_request(transcript, source))
+
+
+def verify(events: Iterable[Event], run_id: str | None = None) -> list[str]:
+    """What is wrong with a log, in words; [] if replay rebuilds exactly what was sent and recorded."""
+    problems: list[str] = []
+    state = RunState()
+    for event in events:
+        try:
+            after = _evolve_named(state, event, run_id)
+        except LogCorruptError as error:
+            return [*problems, str(error)]
+        problems.extend(f"seq {after.seq}: {problem}" for problem in _doubts(state, event, after))
+        state = after
+    if not state.has_start and not len(state.transcript):
+        problems.append("there is no run_start, so the conversation is not known")
+    return problems
+
+
+def _doubts(before: RunState, event: Event, after: RunState) -> Iterable[str]:
+    if event.digest is not None and event.digest != before.transcript.digest():
+        yield "the conversation is not the one that this generation was sent"
+    if after.unknown > before.unknown:
+        yield f"an event of the unknown type {event.type!r} (kept, skipped)"
+    if event.type == ev.TOOL_RESULT and after.batch is before.batch and before.batch is None:
+        yield f"a result of {event.name!r} that no call asked for (skipped)"
+
+
+def _evolve_named(state: RunState, event: Event, run_id: str | None) -> RunState:
+    try:
+        return evolve(state, event)
+    except LogCorruptError as error:
+        raise LogCorruptError(run_id, error.seq, error.reason) from None
+
+
+def _start(state: RunState, event: Event, seq: int) -> RunState:
+    kept = event.kept or 0
+    if kept > len(state.transcript):
+        raise LogCorruptError(
+            None, seq, f"it keeps {kept} messages of {len(state.transcript)} that there are"
+        )
+    return _with(
+        state,
+        seq=seq,
+        agent=event.agent or state.agent,
+        model=event.model or state.model,
+        transcript=state.transcript.extended(kept, event.messages or []),
+        batch=None,
+        answer=None,
+        said=False,
+        status=None,
+        text=None,
+        error=None,
+        turn=0,
+        segments=state.segments + 1,
+        empty_answers=0,
+        mismatches=0,
+        started_at=event.started_at if state.started_at is None else state.started_at,
+        ended_at=None,
+        definition=event.definition,
+        has_start=True,
+    )
+
+
+def _generation(state: RunState, event: Event, seq: int) -> RunState:
+    transcript = state.transcript
+    if (messages := event.__dict__.get("messages")) is not None and not callable(messages):
+        transcript = Transcript(messages)  # the log of an older version carries them whole
+    state = _with(
+        state,
+        seq=seq,
+        transcript=transcript,
+        turn=state.turn + 1,
+        usage=state.usage + (event.usage or Usage()),
+        model=event.model or state.model,
+        batch=None,
+        answer=None,
+        said=False,
+    )
+    cut = event.finish_reason if event.finish_reason in CUT_REASONS else None
+    if calls := read_calls(event, transcript):
+        batch = Batch(seq, assistant_message(event, calls), calls, event.source, cut)
+        return _with(state, batch=batch)
+    return _answered(state, event, cut)
+
+
+def _answered(state: RunState, event: Event, cut: str | None) -> RunState:
+    refusal = (event.provider_fields or {}).get("refusal")
+    answer = Answer(
+        text=event.text or "",
+        cut=cut,
+        refusal=refusal if isinstance(refusal, str) and refusal and not event.text else None,
+        mismatch=event.correction,
+    )
+    if answer.cut or answer.refusal:
+        return _with(state, answer=answer)
+    if not answer.text and not answer.mismatch:
+        return _with(state, answer=answer, empty_answers=state.empty_answers + 1)
+    said = [assistant_message(event, ())] if answer.text else []
+    transcript = state.transcript
+    if said:
+        transcript = transcript.with_group(said[0], (), event.source)
+    if not answer.mismatch:
+        return _with(state, answer=answer, transcript=transcript)
+    transcript = transcript.extended(
+        len(transcript), [{"role": "user", "content": answer.mismatch}]
+    )
+    return _with(state, answer=answer, transcript=transcript, mismatches=state.mismatches + 1)
+
+
+def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
+    batch = state.batch
+    if batch is None:
+        return _with(state, seq=seq)
+    fresh = [call.position for call in batch.calls if call.position not in batch.started]
+    call = batch.find(event, fresh)
+    if call is None:
+        return _with(state, seq=seq)
+    return _with(state, seq=seq, batch=_with(batch, started=batch.started | {call.position}))
+
+
+def _tool_result(state: RunState, event: Event, seq: int) -> RunState:
+    state = _with(state, seq=seq, failures=_failures(state.failures, event))
+    batch = state.batch
+    if batch is None:
+        return state
+    call = batch.find(event, [call.position for call in batch.missing])
+    if call is None:
+        return state
+    answers = {**batch.answers, call.position: _told(event)}
+    if len(answers) < len(batch.calls):
+        return _with(state, batch=_with(batch, answers=answers))
+    messages = [tool_message(call, answers[call.position]) for call in batch.calls]
+    return _with(
+        state,
+        batch=None,
+        transcript=state.transcript.with_group(batch.message, messages, batch.source),
+    )
+
+
+def _told(event: Event) -> str:
+    if event.result is not None:
+        return event.result
+    return f"Error: {event.error}" if event.error else ""
+
+
+def _failures(failures: Mapping[str, int], event: Event) -> Mapping[str, int]:
+    if event.error is None or event.error == WITHDRAWN or event.name is None:
+        return failures
+    return {**failures, event.name: failures.get(event.name, 0) + 1}
+
+
+# The questions that stores and readers ask of a log ---------------------------------------------------------------
+
+
+def replay_messages(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """The conversation a log holds: what could be sent to a model now."""
+    return replay(events).messages
+
+
+def is_complete(events: Iterable[Event]) -> bool:
+    """Whether the run has its final answer, so that resuming it would do nothing."""
+    return replay(events).is_complete
+
+
+def final_event(events: Iterable[Event]) -> Event | None:
+    """The last `run_end`, whatever follows it; None if the run never ended."""
+    return ev.last_of(events, ev.RUN_END)
+
+
+def total_usage(events: Iterable[Event]) -> Usage:
+    """Tokens of all generations, those of rewound turns and of a fork's inherited part included."""
+    return replay(events).usage

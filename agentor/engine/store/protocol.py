@@ -1,0 +1,111 @@
+"""What a store is, and what more it may offer.
+
+Three methods make a store. Everything else is found by protocol, never by class: a store that can commit several
+events at once, keep workers apart, or fork without copying says so by having the method.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from agentor.engine import clock
+from agentor.engine.events import Event
+from agentor.errors import ConfigError
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where a run is written down. `append` is called on a worker thread, once per event, in order."""
+
+    def append(self, run_id: str, event: Event) -> None:
+        """Save one event; return when it is durable.
+
+        An event with a seq must be the run's next one, else `SequenceConflictError`; one without takes the next.
+        """
+
+    def load(self, run_id: str) -> list[Event]:
+        """Every event of a run in order; [] if there is no such run."""
+
+    def list_runs(self) -> list[str]:
+        """Every known run id, newest last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to append to a run until it expires. `term` is one higher at each change of hands."""
+
+    run_id: str
+    owner: str
+    term: int
+    expires_at: float  # seconds since the epoch, by the clock of whoever granted it
+    ttl_s: float
+
+
+@runtime_checkable
+class AppendsMany(Protocol):
+    """All of the events or none, in one commit. With a lease, its term is checked in the same transaction
+    (`LeaseLostError`); without one, a run that somebody holds is refused (`LeaseHeldError`)."""
+
+    def append_many(
+        self, run_id: str, events: Sequence[Event], lease: Lease | None = None
+    ) -> None: ...
+
+
+@runtime_checkable
+class Submits(Protocol):
+    """`append_many` that does not wait: the future is done when the commit is on disk, or says why not."""
+
+    def submit(
+        self, run_id: str, events: Sequence[Event], lease: Lease | None = None
+    ) -> Future[None]: ...
+
+
+@runtime_checkable
+class Forks(Protocol):
+    """Copy a run in one write. `RunExistsError` if `dst_run_id` is taken, `RunNotFoundError` if there is no source.
+
+    A store whose `fork` takes `at` copies only the events up to that seq, itself included.
+    """
+
+    def fork(self, src_run_id: str, dst_run_id: str) -> None: ...
+
+
+@runtime_checkable
+class Leases(Protocol):
+    """Keeps workers apart. `acquire` raises `LeaseHeldError`; `renew` raises `LeaseLostError`."""
+
+    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease: ...
+
+    def renew(self, lease: Lease) -> Lease: ...
+
+    def release(self, lease: Lease) -> None: ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+
+def new_run_id() -> str:
+    """A fresh id, 32 hexadecimal digits."""
+    return clock.new_id()
+
+
+def check_run_id(run_id: str) -> str:
+    """The id itself, if it is one: 1 to 128 of letters, digits, '.', '_' and '-', not starting with a dot.
+
+    Ids become file names and URL parts, so every entry checks them, with every store. `ConfigError`, a ValueError.
+    """
+    if isinstance(run_id, str) and _RUN_ID.fullmatch(run_id):
+        return run_id
+    raise ConfigError(
+        f"bad run id {run_id!r}: use 1 to 128 of the letters a-z and A-Z, digits, '.', '_' and '-', "
+        "and do not start with a dot"
+    )

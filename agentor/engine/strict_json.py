@@ -1,0 +1,90 @@
+"""Strict JSON in and out, and the door that text must pass before it is stored or sent.
+
+Strict means RFC 8259: valid Unicode, no NaN, no lone surrogates, string keys. The peers on both sides of the
+engine (SQLite, the provider's client) crash on anything else, so nothing else gets past `clean`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from pydantic_core import from_json
+
+_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_canonical = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+)
+
+
+def dumps(value: Any) -> str:
+    """Compact JSON text of a clean value. Raises ValueError or TypeError for what JSON cannot say."""
+    return _compact.encode(value)
+
+
+def canonical(value: Any) -> str:
+    """JSON text that is equal for equal values: keys sorted, no spaces. For digests."""
+    return _canonical.encode(value)
+
+
+def loads(text: str | bytes) -> Any:
+    """Read JSON text; ValueError if it is none. Tolerates lone surrogates, which older writers stored."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return clean(json.loads(text, parse_constant=_refuse_constant))
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def clean_text(text: str) -> str:
+    """The same text in valid Unicode: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def clean(value: Any) -> Any:
+    """A copy of `value` in strict JSON types, or TypeError / ValueError naming what cannot be one.
+
+    Tuples become lists, keys become strings, text becomes valid Unicode. NaN and the infinities, which JSON
+    lacks, become their names as strings.
+    """
+    try:
+        return _clean(value)
+    except RecursionError:
+        raise ValueError("nested too deeply for JSON, or a value that contains itself") from None
+
+
+def _clean(value: Any) -> Any:
+    match value:
+        case str():
+            return clean_text(str(value))
+        case None | bool():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else str(float(value))
+        case dict():
+            return {_key(key): _clean(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_clean(item) for item in value]
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return clean_text(str(key))
+    if isinstance(key, bool | int | float) or key is None:
+        return json.dumps(key)
+    raise TypeError(f"{type(key).__name__} cannot be a JSON key")

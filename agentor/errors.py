@@ -1,0 +1,138 @@
+"""Everything agentor raises, in one tree. A class exists only where a caller would act differently on it.
+
+    AgentorError
+    ├─ StoreError                       the store could not do it
+    │  ├─ SequenceConflictError         another writer owns this (run, seq): stop this worker
+    │  ├─ LogCorruptError               a gap or damage in the log: this run is not replayed
+    │  ├─ RunNotFoundError (KeyError)
+    │  └─ RunExistsError (ValueError)
+    ├─ LeaseError
+    │  ├─ LeaseHeldError                somebody else works on the run: try later
+    │  └─ LeaseLostError                somebody else took the run over: stop this worker
+    ├─ ModelError                       the provider failed, or its reply cannot be used
+    │  └─ OutputMismatchError (ValueError)
+    └─ ConfigError (ValueError)         a bad run id, two tools of one name, resume without a store
+
+Messages name the run, the seq and what to do next. Exceptions that are not ours (a model's, the openai
+package's) reach the caller with their own type; `agentor` adds a note that names the run.
+"""
+
+from __future__ import annotations
+
+
+class AgentorError(Exception):
+    """Root of the tree: catch it to catch everything that agentor itself raises."""
+
+
+class StoreError(AgentorError):
+    """The store could not do what was asked (disk full, locked beyond the timeout, not a database ...)."""
+
+
+class SequenceConflictError(StoreError):
+    """An event's seq is not the next one of its run: another writer has gone on with the run.
+
+    The worker that sees this stops. It has not lost anything: the log holds what the other writer did.
+    """
+
+    def __init__(self, run_id: str, seq: int | None, expected: int | None = None) -> None:
+        self.run_id = run_id
+        self.seq = seq
+        self.expected = expected
+        next_seq = "" if expected is None else f"; the next is {expected}"
+        super().__init__(
+            f"run {run_id!r}: seq {seq} is taken or leaves a gap{next_seq}. "
+            "Another worker has written to this run; resume it to go on from what was saved."
+        )
+
+
+class LogCorruptError(StoreError):
+    """A run's log has a hole or an event that cannot be read. Only this run is affected."""
+
+    def __init__(self, run_id: str | None, seq: int | None, reason: str) -> None:
+        self.run_id = run_id
+        self.seq = seq
+        self.reason = reason
+        where = "log" if run_id is None else f"run {run_id!r}"
+        at = "" if seq is None else f" at seq {seq}"
+        super().__init__(
+            f"{where} is damaged{at}: {reason}. It is not replayed; "
+            "`agentor verify` shows the damage, and fork(at=...) can branch before it."
+        )
+
+
+class RunNotFoundError(StoreError, KeyError):
+    """The store has no run of that id."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"no run {run_id!r} in this store; `list_runs()` names those there are")
+
+    __str__ = Exception.__str__  # KeyError would print the repr of the message
+
+
+class RunExistsError(StoreError, ValueError):
+    """The id chosen for a new run or fork is taken. Nothing was written."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(f"run {run_id!r} already exists; choose another id")
+
+
+class LeaseError(AgentorError):
+    """Root of what the lease on a run can say."""
+
+    def __init__(
+        self, message: str, *, run_id: str, owner: str | None, expires_at: float | None
+    ) -> None:
+        self.run_id = run_id
+        self.owner = owner
+        self.expires_at = expires_at  # seconds since the epoch
+        super().__init__(message)
+
+
+class LeaseHeldError(LeaseError):
+    """Another live worker holds the run. Raised before any model call or tool."""
+
+    def __init__(self, run_id: str, owner: str | None, expires_at: float | None) -> None:
+        super().__init__(
+            f"run {run_id!r} is held by {owner} until {expires_at}; try again later, "
+            "or wait for it with resume(run_id, wait=True)",
+            run_id=run_id,
+            owner=owner,
+            expires_at=expires_at,
+        )
+
+
+class LeaseLostError(LeaseError):
+    """This worker's lease on the run is gone; it has stopped and appends nothing more."""
+
+    def __init__(
+        self, run_id: str, owner: str | None = None, expires_at: float | None = None
+    ) -> None:
+        by = "" if owner is None else f"; it is now held by {owner}"
+        super().__init__(
+            f"the lease on run {run_id!r} was lost{by}. This worker has stopped; what it had saved is kept.",
+            run_id=run_id,
+            owner=owner,
+            expires_at=expires_at,
+        )
+
+
+class ModelError(AgentorError):
+    """The provider failed after its retries, or gave a reply that cannot be used.
+
+    `retryable` says whether another try, or another model, may help: true for a broken transport or an
+    overloaded server, false for a refusal or an answer cut off by length.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        self.retryable = retryable
+        super().__init__(message)
+
+
+class OutputMismatchError(ModelError, ValueError):
+    """The answer did not match `output_type`, also after one corrective turn."""
+
+
+class ConfigError(AgentorError, ValueError):
+    """The program asked for something that cannot be: fix the call, not the run."""

@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
 # From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
 FLOORS = {
     "floor": ["agentor.errors", "agentor.engine.clock", "agentor.engine.strict_json"],
-    "core": [f"agentor.engine.{name}" for name in ("events", "replay", "decide", "request")],
+    "core": [f"agentor.engine.{name}" for name in ("arguments", "events", "replay", "decide", "request")],
     "edges": [
         f"agentor.engine.{name}" for name in ("responses", "store", "models", "tools", "lease")
     ],

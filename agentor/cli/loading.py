@@ -1,0 +1,104 @@
+"""Finding the agent that a command names: `app.py:agent`, or `package.module:agent`.
+
+The file or module is run as Python would import it: its own directory (or the current one) is where it finds its
+neighbours, and what stands under `if __name__ == "__main__":` does not run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from agentor.agent import Agentor
+from agentor.errors import AgentorError, ConfigError
+
+
+class AppFailedError(AgentorError):
+    """The user's own module raised while it was imported; the cause is chained."""
+
+
+def load_agent(target: str) -> Agentor:
+    """The agent that `target` names.
+
+    `ConfigError` if there is no such file, module or attribute, or if it is no `Agentor`; `AppFailedError` if the
+    module itself raises.
+    """
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise ConfigError(
+            f"{target!r} does not name an agent; write app.py:agent or package.module:agent"
+        )
+    module = _from_file(Path(place)) if _is_file_name(place) else _from_module(place)
+    return _pick(module, place, name)
+
+
+def _is_file_name(place: str) -> bool:
+    return place.endswith(".py") or os.sep in place
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {str(path)!r} (looked in {os.getcwd()})")
+    _look_first_in(path.resolve().parent)
+    name = path.stem if path.stem not in sys.modules else f"{path.stem} (app)"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{str(path)!r} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = (
+        module  # before it runs: dataclasses and pydantic look their module up there
+    )
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _failed(str(path), error) from error
+    return module
+
+
+def _from_module(name: str) -> ModuleType:
+    _look_first_in(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise ConfigError(
+                f"there is no module {error.name!r}; for a file write {name.replace('.', '/')}.py:agent"
+            ) from None
+        raise _failed(name, error) from error
+    except (Exception, SystemExit) as error:
+        raise _failed(name, error) from error
+
+
+def _look_first_in(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+
+
+def _failed(place: str, error: BaseException) -> AppFailedError:
+    return AppFailedError(
+        f"{place} raised {type(error).__name__}: {error}. --debug shows where it did"
+    )
+
+
+def _pick(module: ModuleType, place: str, name: str) -> Agentor:
+    found: object = module
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ConfigError(f"{place} has no {name!r}. {_agents_in(module)}") from None
+    if not isinstance(found, Agentor):
+        raise ConfigError(
+            f"{place}:{name} is of type {type(found).__name__}, not an Agentor. {_agents_in(module)}"
+        )
+    return found
+
+
+def _agents_in(module: ModuleType) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, Agentor)]
+    return f"Its agents: {', '.join(names)}." if names else "It defines no agent at top level."

@@ -1,0 +1,169 @@
+"""A run as lines to read, derived from its events alone. No terminal here: the console colours and cleans them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from agentor.engine import events as ev
+from agentor.engine import strict_json
+from agentor.engine.decide import AskModel, CallTools, decide, resumption
+from agentor.engine.events import Event, Message, Usage
+from agentor.engine.replay import RunState
+
+_NO_LIMIT = 2**31  # a resume starts a fresh turn budget, so no limit stands in its way
+_USUAL_FINISH = {None, "stop", "tool_calls"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the timeline, or several where `text` holds line breaks."""
+
+    seq: int | None  # None: it goes on from the line above
+    label: str
+    text: str = ""
+    note: str = ""
+    tone: str = "plain"  # plain, quiet, good, bad
+
+
+def timeline(events: Iterable[Event]) -> Iterator[Line]:
+    """The lines of a log, in order."""
+    answer = None
+    for seq, event in enumerate(events, start=1):
+        if event.type == ev.GENERATION:
+            answer = event.text
+        yield from _lines(event, event.seq or seq, answer)
+
+
+def _lines(event: Event, seq: int, answer: str | None) -> Iterator[Line]:
+    match event.type:
+        case ev.RUN_START:
+            yield from _start(event, seq)
+        case ev.GENERATION:
+            yield from _generation(event, seq)
+        case ev.TOOL_CALL:
+            yield Line(seq, "call", call_text(event.name, event.args))
+        case ev.TOOL_RESULT:
+            failed = event.error is not None
+            text = event.error if failed else event.result
+            tone = "bad" if failed else "plain"
+            yield Line(
+                seq, f"{event.name} {'failed' if failed else 'gave'}", text or "", took(event), tone
+            )
+        case ev.MESSAGE:
+            told = event.text == answer
+            yield Line(seq, "answer", "as above" if told else event.text or "", tone="quiet")
+        case ev.RUN_END:
+            tone = "good" if event.status == "completed" else "bad"
+            yield Line(seq, event.status or "ended", event.error or "", tokens(event.usage), tone)
+        case ev.FORK:
+            yield Line(seq, "forked", f"from {origin(event)}", tone="quiet")
+        case _:
+            yield Line(seq, event.type, "a type this version does not know", tone="quiet")
+
+
+def _start(event: Event, seq: int) -> Iterator[Line]:
+    if event.kept:
+        given_up = f", gives up {', '.join(map(str, event.rewound))}" if event.rewound else ""
+        yield Line(seq, "resumed", f"keeps {event.kept} messages{given_up}", tone="quiet")
+    else:
+        yield Line(
+            seq, "started", " · ".join(filter(None, [event.agent, event.model])), tone="quiet"
+        )
+    for message in event.messages or []:
+        yield Line(None, str(message.get("role", "?")), content_text(message))
+
+
+def _generation(event: Event, seq: int) -> Iterator[Line]:
+    asked = ", ".join(_called_name(call) for call in event.calls or [])
+    said = [event.text or "", f"asks for {asked}" if asked else ""]
+    unusual = event.finish_reason not in _USUAL_FINISH
+    yield Line(
+        seq,
+        f"turn {event.turn}" if event.turn else "turn",
+        "\n".join(filter(None, said)) or "(says nothing)",
+        " · ".join(
+            filter(None, [tokens(event.usage), str(event.finish_reason) if unusual else ""])
+        ),
+        "bad" if unusual else "plain",
+    )
+    if event.reasoning:
+        yield Line(None, "thinks", event.reasoning, tone="quiet")
+    if event.correction:
+        yield Line(None, "corrected", event.correction, tone="bad")
+
+
+def _called_name(call: dict[str, Any]) -> str:
+    function = call.get("function")
+    return str(function.get("name")) if isinstance(function, dict) else "?"
+
+
+def call_text(name: str | None, args: dict[str, Any] | None) -> str:
+    """A call as one would write it: `get_weather(city="London")`."""
+    written = ", ".join(f"{key}={strict_json.dumps(value)}" for key, value in (args or {}).items())
+    return f"{name}({written})"
+
+
+def content_text(message: Message) -> str:
+    """The text of a chat message; parts that are no text are named in brackets."""
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(_part_text(part) for part in content)
+    return str(content) if content else ""
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, dict):
+        return str(part["text"]) if "text" in part else f"[{part.get('type', 'part')}]"
+    return str(part)
+
+
+def tokens(usage: Usage | None) -> str:
+    if usage is None or not usage.total_tokens:
+        return ""
+    return f"{usage.total_tokens:,} tokens"
+
+
+def took(event: Event) -> str:
+    if event.started_at is None or event.ended_at is None:
+        return ""
+    return duration(event.ended_at - event.started_at)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: "12 ms", "3.4 s", "5 min", "7 h", "12 days"."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    for unit, size, upto in (("s", 1, 60), ("min", 60, 3600), ("h", 3600, 48 * 3600)):
+        if seconds < upto:
+            return f"{seconds / size:.1f} {unit}" if unit == "s" else f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"
+
+
+def origin(event: Event) -> str:
+    """Where a `fork` event comes from: the parent, and the seq up to which it was taken."""
+    at = f" at seq {event.forked_at}" if event.forked_at else ""
+    return f"{event.forked_from}{at}"
+
+
+def where_it_stands(state: RunState) -> str:
+    """The run's status, "unfinished" while its segment is open."""
+    return state.status or "unfinished"
+
+
+def what_resume_would_do(state: RunState) -> str:
+    """What `resume` would do with a run that nobody works on."""
+    if state.is_complete:
+        return "nothing: the answer is returned, no model is called"
+    if resumption(state, _NO_LIMIT) is None:
+        return "writes the end: the answer is there, no model is called"
+    if state.status is not None:
+        return "goes on from where it stood, with a fresh turn budget"
+    match decide(state, _NO_LIMIT):
+        case CallTools(batch=batch):
+            names = ", ".join(call.name for call in batch.calls)
+            return f"goes back to the request, since not every result is saved ({names}): the model decides again"
+        case AskModel():
+            return "asks the model; no tool runs again"
+    return "asks the model once more"

@@ -20,8 +20,10 @@ from typing import Any
 
 import click
 import pytest
+from docs_provider import answer
 
 from agentor.cli import main
+from agentor.testing.server import FakeServer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -64,6 +66,12 @@ def compiled(block: Block) -> types.CodeType:
     padded = "\n" * (block.line - 1) + block.code  # so that tracebacks name the line of the page
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     return compile(padded, str(block.page), "exec", flags=flags, dont_inherit=True)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[str]:
+    with FakeServer(answer) as server:
+        yield server.base_url
 
 
 @pytest.mark.parametrize("page", pages_with("python"))
@@ -134,13 +142,9 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 def test_every_command_shown_is_one_the_program_takes(page: Path) -> None:
     for command in commands(page, "agentor"):
         try:
-            parse(main_group(), command.words[1:])
+            parse(main, command.words[1:])
         except click.ClickException as error:
             pytest.fail(f"{command}\n{error.format_message()}")
-
-
-def main_group() -> click.Group:
-    return main
 
 
 def parse(group: click.Group, words: list[str]) -> None:

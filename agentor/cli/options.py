@@ -1,0 +1,99 @@
+"""What every verb has in common: its options, and how it ends.
+
+Exit codes: 0 all is well; 1 what was asked for failed, or damage was found; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from agentor.cli.plain import one_line
+from agentor.errors import AgentorError, ConfigError
+
+_DEBUG = "agentor.debug"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Failure(click.ClickException):
+    """An error as one line on standard error, whatever text it quotes."""
+
+    def __init__(self, error: BaseException, exit_code: int = 1) -> None:
+        text = str(error) if isinstance(error, AgentorError) else f"{type(error).__name__}: {error}"
+        notes = getattr(error, "__notes__", [])
+        super().__init__(one_line(" ".join([text, *notes]), 2000))
+        self.exit_code = exit_code
+
+
+class Verb(click.Command):
+    """A command whose expected failures are told without a traceback; `--debug` shows it."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AgentorError as error:
+            if ctx.meta.get(_DEBUG):
+                raise
+            raise Failure(error, exit_code=2 if isinstance(error, ConfigError) else 1) from error
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples, line by line as they were written."""
+        if self.epilog:
+            with formatter.section("Examples"):
+                for line in self.epilog.strip().splitlines():
+                    formatter.write(f"  {line.strip()}\n")
+
+
+def debugging() -> bool:
+    """Whether the user asked for tracebacks."""
+    return bool(click.get_current_context().meta.get(_DEBUG))
+
+
+def fail_on(error: BaseException, exit_code: int = 1) -> Failure:
+    """The failure to raise for an error that is not ours, or the error itself when tracebacks were asked for."""
+    if debugging():
+        raise error
+    return Failure(error, exit_code)
+
+
+def store_option(help: str = "") -> Callable[[_Function], _Function]:
+    return click.option(
+        "--store",
+        "store_path",
+        metavar="PATH",
+        envvar="AGENTOR_STORE",
+        show_envvar=True,
+        help=help
+        or "Where the runs are: a SQLite file, or a directory of JSONL files.  [default: runs.db]",
+    )
+
+
+def json_option(function: _Function) -> _Function:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(
+        function
+    )
+
+
+def debug_option(function: _Function) -> _Function:
+    def remember(context: click.Context, _: click.Parameter, value: bool) -> None:
+        context.meta[_DEBUG] = value
+
+    return click.option(
+        "--debug",
+        is_flag=True,
+        envvar="AGENTOR_DEBUG",
+        expose_value=False,
+        is_eager=True,
+        callback=remember,
+        help="Show the traceback of an error.",
+    )(function)
+
+
+def forgive_the_terminal() -> None:
+    """Let a terminal or pipe that cannot show a character show "?" instead of ending the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")

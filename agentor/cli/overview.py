@@ -1,0 +1,74 @@
+"""One run in one row: what `agentor runs` lists, and the head of `agentor show`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentor.cli.timeline import duration, where_it_stands
+from agentor.engine import events as ev
+from agentor.engine.events import Event, Usage
+from agentor.engine.replay import replay
+from agentor.engine.store.protocol import Store
+from agentor.errors import LogCorruptError
+
+DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """`turns` counts all model calls of the log, those of rewound turns and of a fork's parent included, as
+    `usage` does. Times are seconds since the epoch."""
+
+    run_id: str
+    status: str
+    agent: str | None = None
+    model: str | None = None
+    turns: int = 0
+    usage: Usage = field(default_factory=Usage)
+    started_at: float | None = None
+    ended_at: float | None = None
+    forked_from: str | None = None
+    forked_at: int | None = None
+    error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "usage": self.usage.to_dict()}
+
+    def took(self, now: float) -> str:
+        """How long it took, or has been waiting since it began."""
+        if self.started_at is None:
+            return ""
+        if self.ended_at is None:
+            return f"{duration(now - self.started_at)} ago"
+        return duration(self.ended_at - self.started_at)
+
+
+def overview(run_id: str, log: Iterable[Event]) -> Overview:
+    """Fold a log into its row. `LogCorruptError` if it cannot be folded."""
+    log = list(log)
+    state = replay(log, run_id)
+    fork = ev.last_of(log, ev.FORK)
+    return Overview(
+        run_id=run_id,
+        status=where_it_stands(state),
+        agent=state.agent,
+        model=state.model,
+        turns=sum(event.type == ev.GENERATION for event in log),
+        usage=state.usage,
+        started_at=state.started_at,
+        ended_at=state.ended_at,
+        forked_from=state.forked_from,
+        forked_at=fork.forked_at if fork else None,
+        error=state.error,
+    )
+
+
+def overview_of(store: Store, run_id: str) -> Overview:
+    """The row of a stored run; a damaged one gets a row that says so, for the others should still be listed."""
+    try:
+        return overview(run_id, store.load(run_id))
+    except LogCorruptError as damage:
+        return Overview(run_id, DAMAGED, error=str(damage))

@@ -1,0 +1,113 @@
+"""The verbs that only look: `runs`, `show`, `verify`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from agentor.cli import console
+from agentor.cli.options import Verb, debug_option, json_option, store_option
+from agentor.cli.overview import Overview, overview, overview_of
+from agentor.cli.stores import existing_store
+from agentor.cli.timeline import timeline, tokens, what_resume_would_do
+from agentor.engine import clock
+from agentor.engine.events import Event
+from agentor.engine.replay import replay
+from agentor.engine.store.protocol import Store, check_run_id
+from agentor.errors import RunNotFoundError
+
+HEADINGS = ("run", "status", "agent", "turns", "tokens", "started", "took", "forked from")
+
+
+@click.command(cls=Verb, epilog="agentor runs\nagentor runs --store runs/ --limit 5 --json")
+@store_option()
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest N."
+)
+@json_option
+@debug_option
+def runs(store_path: str | None, limit: int, as_json: bool) -> None:
+    """List the runs of a store, newest last."""
+    with existing_store(store_path) as store:
+        known = store.list_runs()
+        newest = known[-limit:]
+        rows = [overview_of(store, run) for run in console.with_progress(newest, "reading runs")]
+    if as_json:
+        console.print_json([row.to_dict() for row in rows])
+        return
+    if not rows:
+        click.echo("There is no run in this store yet.")
+        return
+    console.print_table(HEADINGS, (_cells(row) for row in rows))
+    if len(known) > len(newest):
+        click.echo(f"{len(known) - len(newest)} older runs are not shown (--limit).", err=True)
+
+
+def _cells(row: Overview) -> list[str | console.Text]:
+    return [
+        row.run_id,
+        console.status_text(row.status),
+        row.agent or "",
+        str(row.turns),
+        f"{row.usage.total_tokens:,}",
+        _moment(row.started_at),
+        row.took(clock.now()),
+        row.forked_from or "",
+    ]
+
+
+def _moment(seconds: float | None) -> str:
+    """A time as the user's clock on the wall shows it."""
+    if seconds is None:
+        return ""
+    return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+@click.command(cls=Verb, epilog="agentor show RUN\nagentor show RUN --events --store runs/")
+@click.argument("run_id", metavar="RUN")
+@click.option("--events", "raw", is_flag=True, help="Print the log itself, one JSON event a line.")
+@store_option()
+@json_option
+@debug_option
+def show(run_id: str, raw: bool, store_path: str | None, as_json: bool) -> None:
+    """Show one run: what was asked, said, called and answered, and what a resume would do."""
+    with existing_store(store_path) as store:
+        log = _load(store, run_id)
+    if raw:
+        for event in log:
+            click.echo(event.to_json())
+        return
+    row = overview(run_id, log)
+    resume = what_resume_would_do(replay(log))
+    if as_json:
+        log_as_dicts = [event.to_dict() for event in log]
+        console.print_json({**row.to_dict(), "resume": resume, "events": log_as_dicts})
+        return
+    _print_run(row, log, resume)
+
+
+def _load(store: Store, run_id: str) -> list[Event]:
+    log = store.load(check_run_id(run_id))
+    if not log:
+        raise RunNotFoundError(run_id)
+    return log
+
+
+def _print_run(row: Overview, log: list[Event], resume: str) -> None:
+    at = f" at seq {row.forked_at}" if row.forked_at else ""
+    console.print_facts(
+        [
+            ("run", row.run_id),
+            ("status", row.status),
+            ("agent", " · ".join(filter(None, [row.agent, row.model]))),
+            ("started", _moment(row.started_at)),
+            ("took", row.took(clock.now())),
+            ("cost", " · ".join(filter(None, [f"{row.turns} turns", tokens(row.usage)]))),
+            ("parent", f"{row.forked_from}{at}" if row.forked_from else ""),
+        ]
+    )
+    click.echo()
+    console.print_timeline(timeline(log))
+    click.echo()
+    console.print_facts([("resume", resume)])

@@ -1,0 +1,31 @@
+"""What a tool may know of the run that calls it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)  # so that a bare `RunContext` is complete for a type checker
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunContext(Generic[T]):
+    """Given to a tool that has a parameter annotated `RunContext` (or `RunContext[Deps]`, `RunContext | None`).
+
+    The model neither sees nor fills that parameter. Every field is None where there is nothing to say: a run
+    without a store has no `run_id`, a tool called by hand no `call_id`.
+    """
+
+    context: T | Any = (
+        None  # whatever the program passed along: a database, a user, a settings object
+    )
+    run_id: str | None = None
+    call_id: str | None = None
+    idempotency_key: str | None = None  # the same each time one call is tried again

@@ -1,0 +1,151 @@
+"""Perform one tool call and never be harmed by it.
+
+The tool runs in a task of its own, a sync tool in a thread of its own. So whatever it raises, also its own
+CancelledError or SystemExit, is its own; and a CancelledError seen here can only be meant for us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from agentor.engine import clock
+from agentor.engine.result_text import error_text
+from agentor.engine.run_context import RunContext
+
+if TYPE_CHECKING:
+    from agentor.engine.tools import Tool
+
+T = TypeVar("T")
+
+_logger = logging.getLogger("agentor.tools")
+
+GRACE_S: Final = 2.0  # how long a cancelled tool may take to clean up before it is abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """How one call went: the text for the model, and the error if it failed. Times in seconds since the epoch."""
+
+    text: str
+    error: str | None
+    started_at: float
+    ended_at: float
+
+
+async def perform(
+    tool: Tool, args: Any, context: RunContext, timeout_s: float | None = None
+) -> ToolOutcome:
+    """Call the tool and tell how it went. Only a cancellation of the caller's own task is raised.
+
+    `timeout_s` is for a tool that has none of its own. A tool past its timeout, or whose caller is cancelled, is
+    cancelled and has GRACE_S to clean up. A thread cannot be cancelled: a sync tool is left to itself, unheard.
+    """
+    attempt = _Attempt(tool.call(args, context))
+    limit_s = timeout_s if tool.timeout_s is None else tool.timeout_s
+    try:
+        in_time = await _ends_within(attempt.task, limit_s)
+    except asyncio.CancelledError:
+        await attempt.stop(tool.name)
+        raise
+    if not in_time:
+        await attempt.stop(tool.name)
+    if (
+        attempt.text is not None
+    ):  # also one that came while it was being stopped: what was done is done
+        return ToolOutcome(attempt.text, None, attempt.started_at, clock.now())
+    if in_time:
+        error = "CancelledError" if attempt.error is None else error_text(attempt.error)
+        _logger.info("tool %s failed: %s", tool.name, error, exc_info=attempt.error)
+    else:
+        error = f"TimeoutError: no result within {limit_s:g} s; whether it took effect is not known"
+    return ToolOutcome(f"Error: {error}", error, attempt.started_at, clock.now())
+
+
+class _Attempt:
+    """One running call. Its end is kept here and not in the task, whose own result a stray cancel can overwrite."""
+
+    def __init__(self, call: Coroutine[Any, Any, str]) -> None:
+        self.text: str | None = None
+        self.error: BaseException | None = None
+        self.started_at = clock.now()
+        self._steps = self._run(call)
+        self.task = asyncio.get_running_loop().create_task(self._steps)
+
+    async def _run(self, call: Coroutine[Any, Any, str]) -> None:
+        try:
+            self.text = await call
+        except BaseException as error:  # SystemExit in a task would end the event loop
+            self.error = error
+
+    async def stop(self, name: str) -> None:
+        """Cancel the tool and see it end, or abandon it. A cancellation that arrives meanwhile is raised after."""
+        self.task.cancel()
+        deadline = clock.monotonic() + GRACE_S
+        cancelled: asyncio.CancelledError | None = None
+        while not self.task.done() and (left_s := deadline - clock.monotonic()) > 0:
+            try:
+                await _ends_within(self.task, left_s)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if not self.task.done():
+            self._abandon(name)
+        if cancelled is not None:
+            raise cancelled
+
+    def _abandon(self, name: str) -> None:
+        """Close the coroutine under the task, so that a tool which ignores cancellation holds up no exit."""
+        _logger.warning("tool %s did not stop within %g s of being cancelled", name, GRACE_S)
+        with contextlib.suppress(RuntimeError):  # it ignores even that
+            self._steps.close()
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self.task.cancel()  # wakes the task, which finds its coroutine closed and ends
+
+
+async def _ends_within(task: asyncio.Task[None], limit_s: float | None) -> bool:
+    """Wait for the task, by the installed clock. Neither the limit nor our own cancellation touches it."""
+    if limit_s is None:
+        await asyncio.wait({task})
+        return True
+    timer = asyncio.ensure_future(clock.sleep(limit_s))
+    try:
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        timer.cancel()
+    return task.done()
+
+
+async def in_thread(work: Callable[[], T], name: str) -> T:
+    """Run `work` in a daemon thread of its own, with the caller's context variables.
+
+    Not in a pool: a pool's threads hold up the interpreter's exit, and a stuck tool would take a place in it.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def tell(outcome: tuple[Any, BaseException | None]) -> None:
+        if not done.done():  # else nobody waits for it any more
+            done.set_result(outcome)
+
+    def run() -> None:
+        outcome: tuple[Any, BaseException | None]
+        try:
+            outcome = (context.run(work), None)
+        except BaseException as error:
+            outcome = (None, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, the run long over
+            loop.call_soon_threadsafe(tell, outcome)
+
+    threading.Thread(target=run, name=f"agentor-tool-{name}", daemon=True).start()
+    value, error = await done
+    if error is not None:
+        raise error
+    result: T = value
+    return result

@@ -1,4 +1,9 @@
-"""Tools for testing agents: a scripted model, a strict fake server, and a checker of requests.
+"""Tools for testing agents: a scripted model, a strict fake server, a checker of requests.
+
+    ScriptedModel    replies from a list, in the process; no network
+    FakeServer       the same over HTTP, for the real client, able to fail in every way (see `faults`)
+    says, calls      what the model is to answer, for both
+    check_request    every breach in a chat-completions request, in words
 
 Names are loaded when they are used, so a test that needs one of them does not pay for all.
 """
@@ -9,36 +14,53 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentor.testing import faults
     from agentor.testing.answers import Answer, calls, says
     from agentor.testing.checker import check_messages, check_request
+    from agentor.testing.completions import Request, chunk, deltas
+    from agentor.testing.replies import Ending, Gate, Reply, error, json_reply, sse
     from agentor.testing.scripted import ScriptedModel, ScriptedRequest
+    from agentor.testing.server import FakeServer
 
-_HOMES = {
-    "Answer": "answers",
-    "ScriptedModel": "scripted",
-    "ScriptedRequest": "scripted",
-    "calls": "answers",
-    "check_messages": "checker",
-    "check_request": "checker",
-    "says": "answers",
+_NAMES_BY_MODULE = {
+    "answers": ("Answer", "calls", "says"),
+    "checker": ("check_messages", "check_request"),
+    "completions": ("Request", "chunk", "deltas"),
+    "replies": ("Ending", "Gate", "Reply", "error", "json_reply", "sse"),
+    "scripted": ("ScriptedModel", "ScriptedRequest"),
+    "server": ("FakeServer",),
 }
+_HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
     "Answer",
+    "Ending",
+    "FakeServer",
+    "Gate",
+    "Reply",
+    "Request",
     "ScriptedModel",
     "ScriptedRequest",
     "calls",
     "check_messages",
     "check_request",
+    "chunk",
+    "deltas",
+    "error",
+    "faults",
+    "json_reply",
     "says",
+    "sse",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "faults":
+        return importlib.import_module(f"{__name__}.faults")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted({*globals(), *__all__})

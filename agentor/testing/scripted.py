@@ -18,6 +18,7 @@ from agentor.engine.events import Message, Usage
 from agentor.engine.responses import ModelResponse, StreamChunk
 from agentor.testing.answers import Answer, says, turn_of
 from agentor.testing.checker import check_messages
+from agentor.testing.script import Script, by_turn, is_function
 
 Spoken: TypeAlias = str | Answer | ModelResponse | BaseException | type[BaseException]
 Behaviour: TypeAlias = Callable[[list[Message]], "Spoken | Awaitable[Spoken]"]
@@ -52,13 +53,10 @@ class ScriptedModel:
         check: bool = True,
         allow: Iterable[str] = (),
     ) -> None:
-        if isinstance(replies, str):
-            raise TypeError("replies is a list or a function; a single text goes in a list")
         self.model = model
         self.source = model
         self.requests: list[ScriptedRequest] = []
-        self._script = None if callable(replies) else list(replies)
-        self._behaviour = replies if callable(replies) else None
+        self._script = Script(replies)
         self._usage = usage
         self._check = check
         self._allow = frozenset(allow)
@@ -70,21 +68,12 @@ class ScriptedModel:
         The place in the script is read off the messages, not counted: a run that is resumed in another process,
         or asks the same turn again, gets the reply that belongs there.
         """
-        script = list(replies)
-
-        def answer(messages: list[Message]) -> Any:
-            turn = turn_of(messages)
-            if turn >= len(script):
-                raise AssertionError(_exhausted(len(script), turn + 1, "turn"))
-            reply = script[turn]
-            return reply(messages) if _is_behaviour(reply) else reply
-
-        return cls(answer, **settings)
+        return cls(by_turn(replies, turn_of), **settings)
 
     @property
     def left(self) -> int:
         """How many replies of the list are not given yet; 0 when a function answers."""
-        return max(0, len(self._script or ()) - len(self.requests))
+        return self._script.left
 
     async def complete(
         self,
@@ -119,26 +108,16 @@ class ScriptedModel:
         tools: list[dict[str, Any]] | None,
         response_format: dict[str, Any] | None,
     ) -> Answer | ModelResponse:
-        self.requests.append(
-            ScriptedRequest(*copy.deepcopy((list(messages), tools, response_format)))
-        )
+        self.requests.append(ScriptedRequest(*_copied([messages, tools, response_format])))
         number = len(self.requests)
         if self._check and (breaches := check_messages(messages, allow=self._allow)):
             raise AssertionError(f"request {number} is not legal:\n- " + "\n- ".join(breaches))
-        reply: Any = self._reply(number)
-        if _is_behaviour(reply):
-            reply = reply(copy.deepcopy(list(messages)))
+        reply = self._script.next()
+        if is_function(reply):
+            reply = reply(_copied(messages))
             if inspect.isawaitable(reply):
                 reply = await reply
         return self._spoken(reply, messages)
-
-    def _reply(self, number: int) -> Spoken | Behaviour:
-        if self._script is None:
-            assert self._behaviour is not None
-            return self._behaviour
-        if number > len(self._script):
-            raise AssertionError(_exhausted(len(self._script), number, "request"))
-        return self._script[number - 1]
 
     def _spoken(self, reply: Any, messages: list[Message]) -> Answer | ModelResponse:
         match reply:
@@ -158,13 +137,8 @@ class ScriptedModel:
         return answer if self._usage is None else replace(answer, usage=self._usage)
 
 
-def _is_behaviour(reply: Any) -> bool:
-    return callable(reply) and not (isinstance(reply, type) and issubclass(reply, BaseException))
-
-
-def _exhausted(length: int, number: int, what: str) -> str:
-    replies = "1 reply" if length == 1 else f"{length} replies"
-    return (
-        f"the script has {replies} and this is {what} {number}; add a reply, "
-        "or look at what the agent asks for in `requests`"
-    )
+def _copied(value: Any) -> Any:
+    """A deep copy of JSON; `copy.deepcopy` takes ten times as long, and it is done at every request."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value

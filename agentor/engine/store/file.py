@@ -1,0 +1,202 @@
+"""One JSONL file per run: readable with `tail`, `grep` and `jq`, and durable at every line.
+
+A line is written with its newline in one go and synced before `append` returns, so a crash leaves at most one
+torn line at the end. Several events of one `append_many` share one sync: a crash while they are written may
+leave the first few of them, which is a prefix, and saving is always a prefix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentor.engine import clock
+from agentor.engine.events import Event
+from agentor.engine.store.file_lock import FileLocks
+from agentor.engine.store.jsonl import JsonlLog, read_jsonl
+from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
+from agentor.engine.store.protocol import Lease, check_run_id
+from agentor.errors import RunExistsError, RunNotFoundError, StoreError
+
+_SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How this store left a file. If its size is still this, its last event still has this seq."""
+
+    size: int
+    last_seq: int
+    needs_newline: bool = False
+
+
+class FileStore:
+    """Runs as `<directory>/<run_id>.jsonl`, one event a line. The directory is made when it is missing."""
+
+    def __init__(self, directory: str | os.PathLike[str] = "runs") -> None:
+        self.directory = Path(directory)
+        self._ends: dict[str, _End] = {}
+        self._lock = threading.Lock()
+        with _store_errors(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            os.scandir(self.directory).close()  # unreadable: better told now than at the first load
+        self._locks = FileLocks(self.directory / ".locks")
+
+    def path(self, run_id: str) -> Path:
+        """The file of a run, whether it is there or not."""
+        return self.directory / f"{check_run_id(run_id)}{_SUFFIX}"
+
+    def append(self, run_id: str, event: Event) -> None:
+        self.append_many(run_id, [event])
+
+    def append_many(self, run_id: str, events: Sequence[Event], lease: Lease | None = None) -> None:
+        path = self.path(run_id)
+        with _store_errors(path), self._lock, self._locks.permission(run_id, lease):
+            if events:
+                self._append(run_id, path, events)
+
+    def load(self, run_id: str) -> list[Event]:
+        return self._read(run_id).events
+
+    def list_runs(self) -> list[str]:
+        with _store_errors(self.directory):
+            found = [
+                (entry.stat().st_mtime_ns, entry.name.removesuffix(_SUFFIX))
+                for entry in os.scandir(self.directory)
+                if entry.name.endswith(_SUFFIX) and entry.stat().st_size
+            ]
+        return [run_id for _, run_id in sorted(found)]
+
+    def fork(
+        self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
+    ) -> None:
+        """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step."""
+        target = self.path(dst_run_id)
+        source = self._read(src_run_id).events
+        if not source:
+            raise RunNotFoundError(src_run_id)
+        copied = source[: check_fork_point(src_run_id, len(source), at)]
+        copied += fork_tail(event, len(copied))
+        content = _lines(bodies_after(dst_run_id, 0, copied))
+        with _store_errors(target):
+            self._create_whole(dst_run_id, target, content)
+
+    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        """Lock the run for this process until `release`, or until the process ends."""
+        with _store_errors(self.path(run_id)):
+            return self._locks.acquire(run_id, owner, ttl_s)
+
+    def renew(self, lease: Lease) -> Lease:
+        return self._locks.renew(lease)
+
+    def release(self, lease: Lease) -> None:
+        self._locks.release(lease)
+
+    def close(self) -> None:
+        """Give back every lease. The files need no closing: none stays open between two appends."""
+        self._locks.close()
+
+    def _read(self, run_id: str) -> JsonlLog:
+        path = self.path(run_id)
+        with _store_errors(path):
+            try:
+                content = path.read_bytes()
+            except FileNotFoundError:
+                content = b""
+        return read_jsonl(run_id, content)
+
+    def _append(self, run_id: str, path: Path, events: Sequence[Event]) -> None:
+        with _opened(path) as (descriptor, is_new):
+            end = self._end(run_id, descriptor)
+            bodies = bodies_after(run_id, end.last_seq, events)
+            content = (b"\n" if end.needs_newline else b"") + _lines(bodies)
+            try:
+                _write_at(descriptor, end.size, content)
+            except BaseException:
+                self._undo(run_id, descriptor, end)
+                raise
+            if is_new:
+                _sync_directory(self.directory)
+            self._ends[run_id] = _End(end.size + len(content), end.last_seq + len(bodies))
+
+    def _end(self, run_id: str, descriptor: int) -> _End:
+        size = os.fstat(descriptor).st_size
+        known = self._ends.get(run_id)
+        if known is not None and known.size == size:
+            return known
+        log = read_jsonl(run_id, os.pread(descriptor, size, 0))
+        return _End(log.good_size, len(log.events), log.needs_newline)
+
+    def _undo(self, run_id: str, descriptor: int, end: _End) -> None:
+        """Take back a half-written append; if even that fails, the torn line is ignored when it is read."""
+        self._ends.pop(run_id, None)
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, end.size)
+
+    def _create_whole(self, run_id: str, target: Path, content: bytes) -> None:
+        """Make the file appear at once with all its content, or not at all; never over an existing one."""
+        scratch = self.directory / f".{run_id}.{clock.new_id()}.tmp"
+        try:
+            descriptor = os.open(
+                scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
+            try:
+                _write_at(descriptor, 0, content)
+            finally:
+                os.close(descriptor)
+            os.link(scratch, target)
+            _sync_directory(self.directory)
+        except FileExistsError:
+            raise RunExistsError(run_id) from None
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def _lines(bodies: Sequence[str]) -> bytes:
+    return "".join(f"{body}\n" for body in bodies).encode()
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, bool]]:
+    """A locked descriptor for one append, and whether the file is new. The lock keeps processes apart."""
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor, is_new
+    finally:
+        os.close(descriptor)
+
+
+def _write_at(descriptor: int, offset: int, content: bytes) -> None:
+    # What lies beyond the good part is a torn line: never an event, and never to be glued to one.
+    os.ftruncate(descriptor, offset)
+    written = 0
+    while written < len(content):
+        written += os.pwrite(descriptor, content[written:], offset + written)
+    os.fsync(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _store_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StoreError(
+            f"{path}: {reason}. Nothing of this step was saved; check that there is space and that "
+            "the directory may be read and written."
+        ) from error

@@ -1,0 +1,145 @@
+"""Leases of the FileStore: an OS lock on a file beside the log, which dies with the process that holds it.
+
+The lock file also remembers the term, so that it grows from holder to holder, and says who holds the run.
+Unlike a lease in SQLite the lock does not expire while its process lives: it keeps workers apart, and a
+worker that hangs keeps the run until it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from agentor.engine import clock
+from agentor.engine.store.protocol import Lease
+from agentor.errors import LeaseHeldError, LeaseLostError
+
+
+class FileLocks:
+    """The leases this store has given out, each with the open file that holds its lock."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._held: dict[str, tuple[int, Lease]] = {}  # run id -> descriptor, lease
+        self._lock = threading.Lock()
+        _all_locks.add(self)
+
+    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        with self._lock:
+            if run_id in self._held and self._held[run_id][1].owner == owner:
+                return self._renewed(run_id, ttl_s)
+            descriptor = self._open(run_id)
+            try:
+                self._take(descriptor, run_id)
+                term = _read(descriptor).get("term", 0) + 1
+                lease = Lease(run_id, owner, term, clock.now() + ttl_s, ttl_s)
+                _write(descriptor, lease)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            self._held[run_id] = (descriptor, lease)
+            return lease
+
+    def renew(self, lease: Lease) -> Lease:
+        with self._lock:
+            self._check(lease)
+            return self._renewed(lease.run_id, lease.ttl_s)
+
+    def release(self, lease: Lease) -> None:
+        with self._lock, contextlib.suppress(LeaseLostError):
+            self._check(lease)
+            os.close(self._held.pop(lease.run_id)[0])
+
+    @contextlib.contextmanager
+    def permission(self, run_id: str, lease: Lease | None) -> Iterator[None]:
+        """Hold while appending: with a lease it must be the current one, without one nobody may hold the run."""
+        if lease is not None:
+            with self._lock:
+                self._check(lease)
+            yield
+            return
+        try:
+            descriptor = os.open(self._path(run_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # nobody has ever held it
+            yield
+            return
+        try:
+            self._take(descriptor, run_id)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        with self._lock:
+            for descriptor, _ in self._held.values():
+                os.close(descriptor)
+            self._held.clear()
+
+    def _renewed(self, run_id: str, ttl_s: float) -> Lease:
+        descriptor, lease = self._held[run_id]
+        renewed = Lease(run_id, lease.owner, lease.term, clock.now() + ttl_s, ttl_s)
+        self._held[run_id] = (descriptor, renewed)
+        _write(descriptor, renewed)
+        return renewed
+
+    def _check(self, lease: Lease) -> None:
+        held = self._held.get(lease.run_id)
+        if held is None:
+            raise LeaseLostError(lease.run_id)
+        current = held[1]
+        if (current.owner, current.term) != (lease.owner, lease.term):
+            raise LeaseLostError(lease.run_id, current.owner, current.expires_at)
+
+    def _path(self, run_id: str) -> Path:
+        return self._directory / f"{run_id}.lock"
+
+    def _open(self, run_id: str) -> int:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        return os.open(self._path(run_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _take(self, descriptor: int, run_id: str) -> None:
+        # flock belongs to the open file, so it also keeps two holders in one process apart.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            holder = _read(descriptor)
+            raise LeaseHeldError(run_id, holder.get("owner"), holder.get("expires_at")) from None
+
+
+def _read(descriptor: int) -> dict[str, Any]:
+    try:
+        content = json.loads(os.pread(descriptor, 4096, 0))
+    except (
+        ValueError
+    ):  # new, or torn by a crash: the owner is then unknown and the term starts anew
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _write(descriptor: int, lease: Lease) -> None:
+    # Padded to one length: a shorter text would leave the end of the longer one before it.
+    text = json.dumps({"term": lease.term, "owner": lease.owner, "expires_at": lease.expires_at})
+    os.pwrite(descriptor, text.ljust(512).encode() + b"\n", 0)
+
+
+_all_locks: weakref.WeakSet[FileLocks] = weakref.WeakSet()
+
+
+def _drop_in_child() -> None:
+    # A forked child shares the locked files; closing its copies leaves the lock to the parent alone.
+    for locks in list(_all_locks):
+        locks._lock = threading.Lock()
+        locks.close()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)

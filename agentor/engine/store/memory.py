@@ -1,0 +1,116 @@
+"""A store in a dict: for tests, notebooks and runs that need to outlive nothing but a function call.
+
+It keeps bodies, not objects, so that what is loaded is what any other store would give back: nothing that a
+caller changes later, and nothing that JSON cannot say.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from agentor.engine import clock
+from agentor.engine.events import Event
+from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
+from agentor.engine.store.protocol import Lease, check_run_id
+from agentor.errors import (
+    LeaseHeldError,
+    LeaseLostError,
+    RunExistsError,
+    RunNotFoundError,
+)
+
+
+class MemoryStore:
+    """Runs in this process's memory; safe to use from several threads, gone with the process."""
+
+    blocking = False  # no call waits for a disk, so none needs a thread
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[str]] = {}  # run id -> bodies; insertion order is age
+        self._leases: dict[str, Lease] = {}
+        self._terms: dict[str, int] = {}  # the last term given for a run; outlives the lease
+        self._lock = threading.Lock()
+
+    def append(self, run_id: str, event: Event) -> None:
+        self.append_many(run_id, [event])
+
+    def append_many(self, run_id: str, events: Sequence[Event], lease: Lease | None = None) -> None:
+        check_run_id(run_id)
+        with self._lock:
+            self._check_lease(run_id, lease)
+            bodies = bodies_after(run_id, len(self._runs.get(run_id, ())), events)
+            if bodies:
+                self._runs.setdefault(run_id, []).extend(bodies)
+
+    def load(self, run_id: str) -> list[Event]:
+        check_run_id(run_id)
+        with self._lock:
+            bodies = list(self._runs.get(run_id, ()))
+        return [Event.from_json(body) for body in bodies]
+
+    def list_runs(self) -> list[str]:
+        with self._lock:
+            return list(self._runs)
+
+    def fork(
+        self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
+    ) -> None:
+        """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step."""
+        check_run_id(src_run_id)
+        check_run_id(dst_run_id)
+        with self._lock:
+            if src_run_id not in self._runs:
+                raise RunNotFoundError(src_run_id)
+            if dst_run_id in self._runs:
+                raise RunExistsError(dst_run_id)
+            source = self._runs[src_run_id]
+            bodies = source[: check_fork_point(src_run_id, len(source), at)]
+            bodies += bodies_after(dst_run_id, len(bodies), fork_tail(event, len(bodies)))
+            self._runs[dst_run_id] = bodies
+
+    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        check_run_id(run_id)
+        with self._lock:
+            held = self._leases.get(run_id)
+            now = clock.now()
+            if held is not None and held.owner != owner and held.expires_at > now:
+                raise LeaseHeldError(run_id, held.owner, held.expires_at)
+            if held is None or held.owner != owner:
+                self._terms[run_id] = self._terms.get(run_id, 0) + 1
+            lease = Lease(run_id, owner, self._terms[run_id], now + ttl_s, ttl_s)
+            self._leases[run_id] = lease
+            return lease
+
+    def renew(self, lease: Lease) -> Lease:
+        with self._lock:
+            self._check_still_held(lease)
+            renewed = Lease(
+                lease.run_id, lease.owner, lease.term, clock.now() + lease.ttl_s, lease.ttl_s
+            )
+            self._leases[lease.run_id] = renewed
+            return renewed
+
+    def release(self, lease: Lease) -> None:
+        with self._lock:
+            held = self._leases.get(lease.run_id)
+            if held is not None and (held.owner, held.term) == (lease.owner, lease.term):
+                del self._leases[lease.run_id]
+
+    def close(self) -> None:
+        """Nothing to close; the runs stay readable as long as the object lives."""
+
+    def _check_lease(self, run_id: str, lease: Lease | None) -> None:
+        if lease is not None:
+            self._check_still_held(lease)
+            return
+        held = self._leases.get(run_id)
+        if held is not None and held.expires_at > clock.now():
+            raise LeaseHeldError(run_id, held.owner, held.expires_at)
+
+    def _check_still_held(self, lease: Lease) -> None:
+        held = self._leases.get(lease.run_id)
+        if held is None:
+            raise LeaseLostError(lease.run_id)
+        if (held.owner, held.term) != (lease.owner, lease.term):
+            raise LeaseLostError(lease.run_id, held.owner, held.expires_at)

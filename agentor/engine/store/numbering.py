@@ -1,0 +1,46 @@
+"""Give events their place in the log: the one rule about `seq` that every bundled store follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentor.engine import strict_json
+from agentor.engine.events import Event
+from agentor.errors import ConfigError, SequenceConflictError
+
+
+def bodies_after(run_id: str, last_seq: int, events: Sequence[Event]) -> list[str]:
+    """The bodies of `events`, numbered from `last_seq + 1`.
+
+    `SequenceConflictError` if an event names another seq; ValueError or TypeError if one is no JSON. Either
+    way before anything was written, so that a refusal refuses all of them.
+    """
+    bodies = []
+    for seq, event in enumerate(events, last_seq + 1):
+        if event.seq is not None and event.seq != seq:
+            raise SequenceConflictError(run_id, event.seq, seq)
+        bodies.append(_body(event, seq))
+    return bodies
+
+
+def _body(event: Event, seq: int) -> str:
+    body = event.to_dict()
+    body["seq"] = seq
+    # Lone surrogates would crash SQLite's binding and the file's encoding alike.
+    return strict_json.clean_text(strict_json.dumps(body))
+
+
+def check_fork_point(run_id: str, last_seq: int, at: int | None) -> int:
+    """The last seq a fork takes over: `at`, or all there is. `ConfigError` if the run has no such seq."""
+    if at is None:
+        return last_seq
+    if not 1 <= at <= last_seq:
+        raise ConfigError(
+            f"cannot fork run {run_id!r} at seq {at}: it has the seqs 1 to {last_seq}"
+        )
+    return at
+
+
+def fork_tail(event: Event | None, last_seq: int) -> list[Event]:
+    """What follows the copied events of a fork: the `fork` event, told where the copy ended."""
+    return [] if event is None else [event.with_(forked_at=last_seq)]

@@ -1,0 +1,154 @@
+"""Open the file: the right SQLite, the right settings, our tables in their newest version, or a clear refusal."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import apsw
+
+from agentor.engine import clock
+from agentor.errors import StoreError
+
+SCHEMA_VERSION = 1
+# Statements that lift version n to n + 1, at index n - 1. schema.sql is always the newest.
+UPGRADES: tuple[str, ...] = ()
+
+_OLDEST_SQLITE = (3, 51, 3)  # earlier ones can lose a WAL that is checkpointed while it is reset
+_JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024  # bytes of -wal that stay allocated after a checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How every connection of one store is opened."""
+
+    path: str
+    busy_timeout_s: float
+    synchronous: str
+    vfs: str | None
+
+
+def open_connection(settings: Settings, *, read_only: bool = False) -> apsw.Connection:
+    """A connection with our settings. `StoreError` says what is wrong with the file."""
+    with store_errors(settings.path):
+        connection = apsw.Connection(
+            settings.path,
+            flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
+            vfs=settings.vfs,
+        )
+        try:
+            connection.set_busy_timeout(int(settings.busy_timeout_s * 1000))
+            if read_only:
+                connection.pragma("query_only", True)
+            else:
+                _prepare(connection, settings)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def set_up_schema(connection: apsw.Connection, path: str) -> int:
+    """Create or upgrade our tables; the version the file has now, which may be newer than ours."""
+    with store_errors(path):
+        version = _version(connection)
+        if version < SCHEMA_VERSION:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                version = _upgrade(connection, _version(connection))
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        return version
+
+
+def create_private(path: str) -> None:
+    """Make the file, readable by its owner only, if it is missing; SQLite gives -wal and -shm the same mode."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def check_sqlite_version() -> None:
+    found = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+    if found < _OLDEST_SQLITE:
+        raise StoreError(
+            f"apsw brings SQLite {apsw.sqlite_lib_version()}, which can lose commits in WAL mode; "
+            "install apsw >= 3.51.3"
+        )
+
+
+def _prepare(connection: apsw.Connection, settings: Settings) -> None:
+    if connection.pragma("page_count") == 0:
+        connection.pragma("auto_vacuum", "INCREMENTAL")  # only an empty file can still choose it
+    mode = connection.pragma("journal_mode", "WAL")
+    if mode != "wal":
+        raise StoreError(
+            f"{settings.path}: SQLite cannot use its WAL here (journal mode is {mode!r}); "
+            "put the file on a local disk"
+        )
+    connection.pragma("synchronous", settings.synchronous)
+    connection.pragma("journal_size_limit", _JOURNAL_SIZE_LIMIT)
+
+
+def _version(connection: apsw.Connection) -> int:
+    """0 for a file without our tables."""
+    if not connection.table_exists("main", "agentor_schema"):
+        return 0
+    (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM agentor_schema").get
+    return int(version)
+
+
+def _upgrade(connection: apsw.Connection, version: int) -> int:
+    if version == 0:
+        connection.execute(_schema_sql())
+    else:
+        for step in UPGRADES[version - 1 :]:
+            connection.execute(step)
+    if version < SCHEMA_VERSION:
+        connection.execute(
+            "INSERT INTO agentor_schema (version, applied_at) VALUES (?, ?)",
+            (SCHEMA_VERSION, clock.now()),
+        )
+    return max(version, SCHEMA_VERSION)
+
+
+def _schema_sql() -> str:
+    return importlib.resources.files("agentor").joinpath("schema.sql").read_text("utf-8")
+
+
+@contextlib.contextmanager
+def store_errors(path: str) -> Iterator[None]:
+    """Turn what SQLite says into a StoreError that says what to do."""
+    try:
+        yield
+    except apsw.Error as error:
+        raise explained(error, path) from error
+
+
+def explained(error: BaseException, path: str) -> StoreError:
+    for kind, advice in _ADVICE:
+        if isinstance(error, kind):
+            return StoreError(f"{path}: {advice} ({error})")
+    return StoreError(f"{path}: SQLite refused: {error}")
+
+
+_ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
+    (apsw.FullError, "the disk is full, nothing of this step was saved; make space and try again"),
+    (
+        apsw.BusyError,
+        "another process has kept the file locked beyond busy_timeout_s; try again, or find who holds it",
+    ),
+    (apsw.ReadOnlyError, "the file cannot be written; check its permissions and its directory's"),
+    (apsw.NotADBError, "this is no SQLite database; choose another path"),
+    (
+        apsw.CantOpenError,
+        "the file cannot be opened; check that its directory exists and may be written",
+    ),
+    (apsw.CorruptError, "the database is damaged; `agentor verify` says which runs are whole"),
+    (apsw.IOError, "the disk failed, nothing of this step was saved; check the file and its disk"),
+)

@@ -1,0 +1,166 @@
+"""What is written about a run and how it is read back: the statements on agentor_events and agentor_runs.
+
+Functions here take a connection that is inside the writer's transaction, or one that only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import apsw
+
+from agentor.engine import clock
+from agentor.engine.events import GENERATION, RUN_END, RUN_START, Event, Usage
+from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
+from agentor.errors import LogCorruptError, RunExistsError, RunNotFoundError
+
+UNFINISHED = "unfinished"
+
+_LAST_SEQ = "SELECT last_seq FROM agentor_runs WHERE run_id = ?"
+
+_ADD_EVENT = """
+INSERT INTO agentor_events (run_id, seq, type, recorded_at, body) VALUES (?, ?, ?, ?, ?)
+"""
+
+_ADD_RUN = """
+INSERT INTO agentor_runs (run_id, last_seq, status, created_at, updated_at)
+VALUES (:run_id, 0, :status, :now, :now)
+"""
+
+# What the new events change of the summary; NULL leaves a column as it is.
+_SUMMARISE = """
+UPDATE agentor_runs SET
+    last_seq         = :last_seq,
+    status           = coalesce(:status, status),
+    agent            = coalesce(:agent, agent),
+    model            = coalesce(:model, model),
+    ended_at         = CASE WHEN :status IS NULL THEN ended_at ELSE :ended_at END,
+    input_tokens     = input_tokens + :input_tokens,
+    output_tokens    = output_tokens + :output_tokens,
+    total_tokens     = total_tokens + :total_tokens,
+    cached_tokens    = cached_tokens + :cached_tokens,
+    reasoning_tokens = reasoning_tokens + :reasoning_tokens,
+    updated_at       = :now
+WHERE run_id = :run_id
+"""
+
+_FORK_WHOLE = """
+INSERT INTO agentor_runs (
+    run_id, parent, parent_seq, last_seq, status, agent, model, input_tokens, output_tokens,
+    total_tokens, cached_tokens, reasoning_tokens, created_at, updated_at, ended_at)
+SELECT :dst, run_id, last_seq, last_seq, status, agent, model, input_tokens, output_tokens,
+    total_tokens, cached_tokens, reasoning_tokens, :now, :now, ended_at
+FROM agentor_runs WHERE run_id = :src
+"""
+
+_FORK_EARLIER = """
+INSERT INTO agentor_runs (run_id, parent, parent_seq, last_seq, status, created_at, updated_at)
+VALUES (:dst, :src, :at, :at, :status, :now, :now)
+"""
+
+# Each ancestor contributes the events up to the lowest seq at which anyone below it left.
+_LINEAGE = """
+WITH RECURSIVE lineage (run_id, parent, parent_seq, upto) AS (
+    SELECT run_id, parent, parent_seq, last_seq FROM agentor_runs WHERE run_id = :run_id
+    UNION ALL
+    SELECT r.run_id, r.parent, r.parent_seq, min(l.parent_seq, l.upto)
+    FROM lineage AS l JOIN agentor_runs AS r ON r.run_id = l.parent
+)
+"""
+
+_LOAD = (
+    _LINEAGE
+    + """
+SELECT e.seq, e.body
+FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq <= l.upto
+ORDER BY e.seq
+"""
+)
+
+
+def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) -> None:
+    """Add events at the end of a run, which is created by its first."""
+    now = clock.now()
+    last_seq = last_seq_of(connection, run_id)
+    bodies = bodies_after(run_id, last_seq or 0, events)
+    if not bodies:
+        return
+    if last_seq is None:
+        connection.execute(_ADD_RUN, {"run_id": run_id, "status": UNFINISHED, "now": now})
+    for seq, (event, body) in enumerate(zip(events, bodies, strict=True), (last_seq or 0) + 1):
+        connection.execute(_ADD_EVENT, (run_id, seq, event.type, now, body))
+    connection.execute(
+        _SUMMARISE,
+        summary(events) | {"run_id": run_id, "last_seq": (last_seq or 0) + len(bodies), "now": now},
+    )
+
+
+def load(connection: apsw.Connection, run_id: str) -> list[Event]:
+    """Every event of a run, those it shares with its ancestors first; [] if there is no such run."""
+    rows = connection.execute(_LOAD, {"run_id": run_id}).fetchall()
+    return [_event(run_id, expected, *row) for expected, row in enumerate(rows, 1)]
+
+
+def fork(
+    connection: apsw.Connection,
+    src: str,
+    dst: str,
+    at: int | None,
+    event: Event | None,
+    prefix: Iterable[Event] | None,
+) -> None:
+    """Let `dst` share the events of `src` up to `at`. `prefix` are those events, needed unless `at` is None."""
+    last_seq = last_seq_of(connection, src)
+    if last_seq is None:
+        raise RunNotFoundError(src)
+    if last_seq_of(connection, dst) is not None:
+        raise RunExistsError(dst)
+    at = check_fork_point(src, last_seq, at)
+    now = clock.now()
+    if at == last_seq:
+        connection.execute(_FORK_WHOLE, {"src": src, "dst": dst, "now": now})
+    else:
+        assert prefix is not None
+        connection.execute(
+            _FORK_EARLIER, {"src": src, "dst": dst, "at": at, "status": UNFINISHED, "now": now}
+        )
+        connection.execute(
+            _SUMMARISE, summary(prefix) | {"run_id": dst, "last_seq": at, "now": now}
+        )
+    append(connection, dst, fork_tail(event, at))
+
+
+def last_seq_of(connection: apsw.Connection, run_id: str) -> int | None:
+    """None if there is no such run."""
+    row = connection.execute(_LAST_SEQ, (run_id,)).get
+    return None if row is None else int(row)
+
+
+def summary(events: Iterable[Event]) -> dict[str, Any]:
+    """What events change of their run's row, as bindings of _SUMMARISE."""
+    changes: dict[str, Any] = {"status": None, "agent": None, "model": None, "ended_at": None}
+    usage = Usage()
+    for event in events:
+        if event.type == GENERATION and event.usage is not None:
+            usage += event.usage
+        elif event.type == RUN_START:
+            changes |= {"status": UNFINISHED, "ended_at": None}
+            changes["agent"] = event.agent or changes["agent"]
+            changes["model"] = event.model or changes["model"]
+        elif event.type == RUN_END:
+            changes |= {"status": event.status or "completed", "ended_at": event.ended_at}
+    counts = {name: getattr(usage, name) for name in usage.__slots__}
+    return changes | counts
+
+
+def _event(run_id: str, expected: int, seq: int, body: str) -> Event:
+    if seq != expected:
+        raise LogCorruptError(run_id, expected, f"the log goes on with seq {seq} instead")
+    try:
+        event = Event.from_json(body)
+    except ValueError as error:
+        raise LogCorruptError(run_id, seq, str(error)) from error
+    if event.seq != seq:
+        raise LogCorruptError(run_id, seq, f"the event says that its seq is {event.seq}")
+    return event

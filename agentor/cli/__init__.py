@@ -1,0 +1,41 @@
+"""The command line: look at runs, check them, go on with them, branch them off."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+from agentor import __version__
+
+# Each verb's module is loaded when it is asked for: listing runs should not pay for what resuming needs.
+_VERBS: Final = {
+    "demo": "agentor.cli.demo",
+    "runs": "agentor.cli.reading",
+    "show": "agentor.cli.reading",
+    "resume": "agentor.cli.going_on",
+    "fork": "agentor.cli.going_on",
+    "verify": "agentor.cli.verifying",
+}
+
+
+class _Verbs(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        command: click.Command = getattr(importlib.import_module(_VERBS[cmd_name]), cmd_name)
+        return command
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="agentor")
+def main() -> None:
+    """Durable agent runs: look at them, check them, go on with them, branch them off.
+
+    Runs are read from --store, else from AGENTOR_STORE, else from runs.db in the current directory.
+    Exit codes: 0 all is well, 1 it failed or damage was found, 2 wrong usage.
+    """

@@ -21,11 +21,18 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 class Failure(click.ClickException):
     """An error as one line on standard error, whatever text it quotes."""
 
-    def __init__(self, error: BaseException, exit_code: int = 1) -> None:
+    def __init__(self, error: BaseException) -> None:
         text = str(error) if isinstance(error, AgentorError) else f"{type(error).__name__}: {error}"
         notes = getattr(error, "__notes__", [])
         super().__init__(one_line(" ".join([text, *notes]), 2000))
-        self.exit_code = exit_code
+
+
+class WrongUsage(Failure):
+    exit_code = 2
+
+
+class Interrupted(Failure):
+    exit_code = 130  # what shells say of a program that Ctrl-C ended
 
 
 class Verb(click.Command):
@@ -37,7 +44,7 @@ class Verb(click.Command):
         except AgentorError as error:
             if ctx.meta.get(_DEBUG):
                 raise
-            raise Failure(error, exit_code=2 if isinstance(error, ConfigError) else 1) from error
+            raise (WrongUsage if isinstance(error, ConfigError) else Failure)(error) from error
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The examples, line by line as they were written."""
@@ -47,16 +54,10 @@ class Verb(click.Command):
                     formatter.write(f"  {line.strip()}\n")
 
 
-def debugging() -> bool:
-    """Whether the user asked for tracebacks."""
-    return bool(click.get_current_context().meta.get(_DEBUG))
-
-
-def fail_on(error: BaseException, exit_code: int = 1) -> Failure:
-    """The failure to raise for an error that is not ours, or the error itself when tracebacks were asked for."""
-    if debugging():
-        raise error
-    return Failure(error, exit_code)
+def told(error: BaseException, failure: type[Failure] = Failure) -> BaseException:
+    """What to raise for an error that is not ours: one line, or the error itself if tracebacks were asked for."""
+    debug = click.get_current_context().meta.get(_DEBUG)
+    return error if debug else failure(error)
 
 
 def store_option(help: str = "") -> Callable[[_Function], _Function]:

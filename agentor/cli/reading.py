@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import click
+from rich.text import Text
 
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
@@ -44,7 +45,7 @@ def runs(store_path: str | None, limit: int, as_json: bool) -> None:
         click.echo(f"{len(known) - len(newest)} older runs are not shown (--limit).", err=True)
 
 
-def _cells(row: Overview) -> list[str | console.Text]:
+def _cells(row: Overview) -> list[str | Text]:
     return [
         row.run_id,
         console.status_text(row.status),

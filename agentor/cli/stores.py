@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentor.engine.store import FileStore, SQLiteStore
+from agentor.agent import open_store
 from agentor.engine.store.protocol import Closes, Store
 from agentor.errors import ConfigError
 
 DEFAULT_STORE = "runs.db"
-
-
-def is_directory_name(path: str) -> bool:
-    return path.endswith(("/", os.sep)) or Path(path).is_dir()
 
 
 @contextlib.contextmanager
@@ -26,7 +21,8 @@ def existing_store(path: str | None) -> Iterator[Store]:
         raise ConfigError(
             f"there is no store at {path!r}; name one with --store PATH, or set AGENTOR_STORE"
         )
-    store: Store = FileStore(path) if is_directory_name(path) else SQLiteStore(path)
+    store = open_store(path)
+    assert store is not None
     try:
         yield store
     finally:

@@ -1,0 +1,145 @@
+"""The verbs that go on with a run: `resume` and `fork`. They need the agent, so they load the user's own file."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+from pydantic import BaseModel
+from rich.console import Console
+
+from agentor.agent import Agentor
+from agentor.cli import console
+from agentor.cli.loading import load_agent
+from agentor.cli.options import Interrupted, Verb, debug_option, json_option, store_option, told
+from agentor.cli.plain import one_line, plain
+from agentor.cli.stores import DEFAULT_STORE, existing_store
+from agentor.cli.timeline import tokens
+from agentor.engine.events import RunResult
+from agentor.errors import AgentorError
+
+_agent_argument = click.argument("target", metavar="APP")
+_store_option = store_option(
+    "Where the runs are: a SQLite file, or a directory of JSONL files.  "
+    "[default: the agent's own store; runs.db if it has none]"
+)
+_max_turns_option = click.option(
+    "--max-turns", type=click.IntRange(min=1), help="Model calls before it gives up."
+)
+
+
+@click.command(
+    cls=Verb,
+    epilog="agentor resume app.py:agent RUN\nagentor resume shop.agents:support RUN --store runs/",
+)
+@_agent_argument
+@click.argument("run_id", metavar="RUN")
+@_max_turns_option
+@_store_option
+@json_option
+@debug_option
+def resume(
+    target: str, run_id: str, max_turns: int | None, store_path: str | None, as_json: bool
+) -> None:
+    """Go on with a run from what was saved, and print its answer.
+
+    APP is app.py:agent or package.module:agent. A finished run is printed again: no model is called, no tool runs.
+    """
+    with _agent_with_store(target, store_path) as agent:
+        result = _watched(
+            f"resuming {run_id}", lambda: agent.resume(run_id, max_turns=max_turns), run_id
+        )
+    _tell(result, as_json)
+
+
+@click.command(
+    cls=Verb,
+    epilog='agentor fork app.py:agent RUN "Make it shorter"\nagentor fork app.py:agent RUN --at 5 --id second-try',
+)
+@_agent_argument
+@click.argument("run_id", metavar="RUN")
+@click.argument("text", metavar="[INPUT]", required=False)
+@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Branch off after this seq.")
+@click.option("--id", "fork_id", metavar="ID", help="The new run's id, instead of a made one.")
+@_max_turns_option
+@_store_option
+@json_option
+@debug_option
+def fork(
+    target: str,
+    run_id: str,
+    text: str | None,
+    at: int | None,
+    fork_id: str | None,
+    max_turns: int | None,
+    store_path: str | None,
+    as_json: bool,
+) -> None:
+    """Branch a new run off an old one, which stays as it is, and print the new run's answer.
+
+    With INPUT the new run goes on with it. Without, an unfinished run is finished on the fork, and a finished one is copied.
+    """
+    with _agent_with_store(target, store_path) as agent:
+        result = _watched(
+            f"forking {run_id}",
+            lambda: agent.fork(run_id, text, fork_id=fork_id, at=at, max_turns=max_turns),
+            run_id,
+        )
+    _tell(result, as_json)
+
+
+@contextlib.contextmanager
+def _agent_with_store(target: str, store_path: str | None) -> Iterator[Agentor]:
+    agent = load_agent(target)
+    if store_path is None and agent.store is not None:
+        yield agent
+        return
+    with existing_store(store_path or DEFAULT_STORE) as store:
+        agent.store = store
+        yield agent
+
+
+def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult:
+    """Do the work, with a sign of life on a terminal. An error that is not ours ends it as one line, too."""
+    err = Console(stderr=True, markup=False)
+    spinner = err.status(one_line(what, 60)) if sys.stderr.isatty() else contextlib.nullcontext()
+    try:
+        with spinner:
+            return work()
+    except AgentorError:
+        raise
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"Run {run_id} is saved up to here and can be resumed.")
+        raise told(interrupt, Interrupted) from interrupt
+    except Exception as error:
+        raise told(error) from error
+
+
+def _tell(result: RunResult, as_json: bool) -> None:
+    if as_json:
+        console.print_json(_as_dict(result))
+    else:
+        if result.final_output is not None:
+            click.echo(plain(str(result)))
+        error = f": {result.error}" if result.error else ""
+        cost = " · ".join(filter(None, [str(result.status), tokens(result.usage)]))
+        click.echo(one_line(f"run {result.run_id} {cost}{error}", 500), err=True)
+        if result.unsaved:
+            click.echo(f"{result.unsaved} events could not be saved.", err=True)
+    if result.status != "completed":
+        click.get_current_context().exit(1)
+
+
+def _as_dict(result: RunResult) -> dict[str, Any]:
+    output = result.final_output
+    return {
+        "run_id": result.run_id,
+        "status": result.status,
+        "output": output.model_dump(mode="json") if isinstance(output, BaseModel) else output,
+        "error": result.error,
+        "usage": result.usage.to_dict(),
+        "unsaved": result.unsaved,
+    }

@@ -1,0 +1,93 @@
+"""The verb `verify`: replays every run and asks the file itself whether it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Protocol, runtime_checkable
+
+import click
+
+from agentor.cli import console
+from agentor.cli.options import Verb, debug_option, json_option, store_option
+from agentor.cli.plain import one_line
+from agentor.cli.stores import existing_store
+from agentor.engine.replay import verify as verify_log
+from agentor.engine.store import FileStore
+from agentor.engine.store.jsonl import read_jsonl
+from agentor.engine.store.protocol import Store, check_run_id
+from agentor.errors import LogCorruptError, RunNotFoundError
+
+
+@runtime_checkable
+class ChecksItself(Protocol):
+    """A store that can say what is wrong with its file as a whole; [] if nothing is."""
+
+    def check(self) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    run_id: str | None  # None: it concerns the store as a whole
+    problem: str
+
+    def __str__(self) -> str:
+        where = "the store" if self.run_id is None else f"run {self.run_id}"
+        return one_line(f"{where}: {self.problem}", 1000)
+
+
+@click.command(cls=Verb, epilog="agentor verify\nagentor verify RUN --store runs/")
+@click.argument("run_id", metavar="[RUN]", required=False)
+@store_option()
+@json_option
+@debug_option
+def verify(run_id: str | None, store_path: str | None, as_json: bool) -> None:
+    """Check that every run, or RUN alone, replays to exactly what was sent and recorded.
+
+    Looks for gaps, unreadable and unknown events, and generations that were sent something else than the log says. A
+    SQLite file is also put through SQLite's own integrity check. Exit code 1 if there is anything to tell.
+    """
+    with existing_store(store_path) as store:
+        problems = [] if run_id else list(_of_the_store(store))
+        names = [_known(store, run_id)] if run_id else store.list_runs()
+        for name in console.with_progress(names, "verifying runs"):
+            problems += _of_a_run(store, name)
+    _tell(len(names), problems, as_json)
+    if problems:
+        click.get_current_context().exit(1)
+
+
+def _known(store: Store, run_id: str) -> str:
+    if check_run_id(run_id) not in store.list_runs():
+        raise RunNotFoundError(run_id)
+    return run_id
+
+
+def _of_the_store(store: Store) -> Iterator[Problem]:
+    if isinstance(store, ChecksItself):
+        yield from (Problem(None, found) for found in store.check())
+
+
+def _of_a_run(store: Store, run_id: str) -> Iterator[Problem]:
+    try:
+        log = store.load(run_id)
+    except LogCorruptError as damage:
+        yield Problem(run_id, str(damage))
+        return
+    if isinstance(store, FileStore):  # lines of an old log that reading skips
+        content = store.path(run_id).read_bytes()
+        yield from (Problem(run_id, found) for found in read_jsonl(run_id, content).problems)
+    yield from (Problem(run_id, found) for found in verify_log(log, run_id))
+
+
+def _tell(runs: int, problems: list[Problem], as_json: bool) -> None:
+    if as_json:
+        console.print_json(
+            {"ok": not problems, "runs": runs, "problems": [asdict(each) for each in problems]}
+        )
+        return
+    for problem in problems:
+        click.echo(str(problem))
+    checked = f"{runs} run{'' if runs == 1 else 's'} checked"
+    bad = len({problem.run_id for problem in problems} - {None})
+    click.echo(f"{checked}: {f'{bad} with problems' if problems else 'all is well'}.")

@@ -1,0 +1,230 @@
+"""The story: start, kill, resume, fork, look. Every claim is checked against the store before it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.resources
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from agentor.demo.provider import weather_provider
+from agentor.engine import clock
+from agentor.engine import events as ev
+from agentor.engine.events import Event
+from agentor.engine.store import SQLiteStore
+from agentor.errors import AgentorError
+from agentor.testing.replies import Gate
+
+STORE: Final = "runs.db"
+SCRIPT: Final = "weather.py"
+SCRIPT_MODEL: Final = "gpt-4o-mini"
+INSTRUCTION: Final = "Say it like a pirate."
+_PATIENCE_S: Final = 60.0
+_LOOK_EVERY_S: Final = 0.02
+
+
+class DemoFailedError(AgentorError):
+    """The demo did not go as promised."""
+
+
+class Teller(Protocol):
+    """Who tells the story: a terminal, or nobody."""
+
+    silent: bool
+
+    def says(self, text: str) -> None: ...
+
+    def shows_program(self, code: str) -> None: ...
+
+    def shows_command(self, command: str) -> None: ...
+
+    def shows_log(self, events: list[Event]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    run_id: str
+    killed_after: str  # type of the last event that the killed process saved
+    tool_runs: int
+    answer: str | None
+    fork_id: str
+    fork_answer: str | None
+    parent_unchanged: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Where the story plays: a directory, and the environment of the processes in it."""
+
+    directory: Path
+    env: dict[str, str]
+    teller: Teller
+
+    def start(self, *command: str) -> subprocess.Popen[bytes]:
+        quiet = subprocess.DEVNULL if self.teller.silent else None
+        return subprocess.Popen(
+            [sys.executable, *command],
+            cwd=self.directory,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=quiet,
+            stderr=quiet,
+        )
+
+    def agentor(self, *words: str) -> None:
+        """Run the command line as a process of its own; `DemoFailedError` if it fails."""
+        self.teller.shows_command(" ".join(["agentor", *(_quoted(word) for word in words)]))
+        code = self.start("-m", "agentor", *words).wait(_PATIENCE_S)
+        if code:
+            raise DemoFailedError(f"`agentor {words[0]}` ended with exit code {code}")
+
+    def log(self, run_id: str) -> list[Event]:
+        with SQLiteStore(self.directory / STORE) as store:
+            return store.load(run_id)
+
+    def runs(self) -> list[str]:
+        if not (self.directory / STORE).exists():
+            return []
+        with SQLiteStore(self.directory / STORE) as store:
+            return store.list_runs()
+
+
+def play(directory: Path, teller: Teller, *, live_model: str | None = None) -> Outcome:
+    """Play the whole story in `directory`. With `live_model` a real provider answers, as OPENAI_API_KEY and
+    OPENAI_BASE_URL say. `DemoFailedError` if anything is not as promised."""
+    started = clock.monotonic()
+    with _provider(live_model) as (env, watch):
+        stage = _Stage(directory, env, teller)
+        _write_script(stage, live_model or SCRIPT_MODEL)
+        run_id, killed_after = _kill_half_way(stage, watch)
+        answer = _resume(stage, run_id)
+        fork_id, fork_answer = _fork(stage, run_id)
+        teller.says("Both runs are in one SQLite file:")
+        stage.agentor("runs")
+    return Outcome(
+        run_id=run_id,
+        killed_after=killed_after,
+        tool_runs=_tool_runs(stage),
+        answer=answer,
+        fork_id=fork_id,
+        fork_answer=fork_answer,
+        parent_unchanged=True,  # _fork has seen to it
+        seconds=round(clock.monotonic() - started, 1),
+    )
+
+
+_Watch = Callable[[_Stage, "subprocess.Popen[bytes]"], None]
+
+
+@contextlib.contextmanager
+def _provider(live_model: str | None) -> Iterator[tuple[dict[str, str], _Watch]]:
+    """The children's environment, and how to wait until the tool's result is on disk."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AGENTOR_")}
+    if live_model:
+        yield env, _watch_the_store
+        return
+    gate = Gate()
+    with weather_provider(gate) as server:
+        env |= {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "demo"}
+        env |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+
+        def watch_the_gate(stage: _Stage, child: subprocess.Popen[bytes]) -> None:
+            _wait(child, lambda: gate.reached)
+
+        yield env, watch_the_gate
+
+
+def _watch_the_store(stage: _Stage, child: subprocess.Popen[bytes]) -> None:
+    _wait(
+        child,
+        lambda: any(
+            event.type == ev.TOOL_RESULT for run in stage.runs() for event in stage.log(run)
+        ),
+    )
+
+
+def _wait(child: subprocess.Popen[bytes], ready: Callable[[], bool]) -> None:
+    until = clock.monotonic() + _PATIENCE_S
+    while not ready():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = child.wait(_LOOK_EVERY_S)
+            raise DemoFailedError(f"the agent ended by itself, with exit code {code}")
+        if clock.monotonic() > until:
+            raise DemoFailedError(f"no tool was called within {_PATIENCE_S:.0f} s")
+
+
+def _write_script(stage: _Stage, model: str) -> None:
+    code = importlib.resources.files("agentor.demo").joinpath(SCRIPT).read_text("utf-8")
+    code = code.replace(f'"{SCRIPT_MODEL}"', json.dumps(model))
+    (stage.directory / SCRIPT).write_text(code, "utf-8")
+    stage.teller.says("An agent with one tool, and a store to write down what it does:")
+    stage.teller.shows_program(code)
+
+
+def _kill_half_way(stage: _Stage, watch: _Watch) -> tuple[str, str]:
+    stage.teller.says("We start it, wait until the tool has answered, and kill it with SIGKILL:")
+    stage.teller.shows_command(f"python {SCRIPT}")
+    child = stage.start(SCRIPT)
+    try:
+        watch(stage, child)
+    finally:
+        child.kill()
+        child.wait()
+    (run_id,) = stage.runs()
+    log = stage.log(run_id)
+    stage.teller.shows_log(log)
+    if log[-1].type != ev.TOOL_RESULT:
+        raise DemoFailedError(
+            f"the log ends with {log[-1].type}, not with the tool's result: the kill came too late; try again"
+        )
+    stage.teller.says("Killed. These events were on disk; nobody has told the answer yet.")
+    return run_id, log[-1].type
+
+
+def _resume(stage: _Stage, run_id: str) -> str | None:
+    stage.teller.says("Another process, which knows nothing but the run's id, goes on:")
+    stage.agentor("resume", f"{SCRIPT}:agent", run_id)
+    end = ev.last_of(stage.log(run_id), ev.RUN_END)
+    if end is None or end.status != "completed":
+        raise DemoFailedError(f"run {run_id} was resumed and is not completed")
+    if (count := _tool_runs(stage)) != 1:
+        raise DemoFailedError(f"the tool ran {count} times, not once")
+    stage.teller.says("It finished, and the tool ran once: the saved result was enough.")
+    return end.text
+
+
+def _fork(stage: _Stage, run_id: str) -> tuple[str, str | None]:
+    before = _digest(stage.log(run_id))
+    known = set(stage.runs())
+    stage.teller.says("A fork is a new run that goes on from an old one, with a new instruction:")
+    stage.agentor("fork", f"{SCRIPT}:agent", run_id, INSTRUCTION)
+    (fork_id,) = set(stage.runs()) - known
+    after = _digest(stage.log(run_id))
+    if before != after:
+        raise DemoFailedError(f"the fork has changed its parent: {before} became {after}")
+    stage.teller.says(
+        f"The parent is untouched: its events have the digest {after[:16]} as before."
+    )
+    end = ev.last_of(stage.log(fork_id), ev.RUN_END)
+    return fork_id, end.text if end else None
+
+
+def _digest(log: list[Event]) -> str:
+    return hashlib.sha256("\n".join(event.to_json() for event in log).encode()).hexdigest()
+
+
+def _tool_runs(stage: _Stage) -> int:
+    calls = stage.directory / "calls.txt"
+    return len(calls.read_text().splitlines()) if calls.exists() else 0
+
+
+def _quoted(word: str) -> str:
+    return f'"{word}"' if " " in word else word

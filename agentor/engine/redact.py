@@ -1,0 +1,89 @@
+"""Keeps keys and headers out of everything that is told: errors, logs, third-party loggers included."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any, Final
+
+HIDDEN: Final = "[secret]"
+_SHORTEST: Final = (
+    8  # characters; "ollama" and "none" are no secrets, and hiding them would garble texts
+)
+
+# A filter works only on the logger that a record was made with, so each of them is named.
+_LOGGERS: Final = (
+    *("openai", "openai._base_client", "openai._response", "openai._legacy_response"),
+    *("httpx2", "httpx", "agentor.models"),
+    *(
+        f"{core}.{part}"
+        for core in ("httpcore2", "httpcore")
+        for part in ("connection", "http11", "http2", "proxy", "socks")
+    ),
+)
+
+
+class Secrets:
+    """Texts that must not be told. One object serves the whole process: a log record knows no owner."""
+
+    def __init__(self) -> None:
+        self._texts: tuple[str, ...] = ()
+        self._lock = threading.Lock()
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Hide these texts, and the token in a text like "Bearer TOKEN"."""
+        words = {word for text in texts for word in (text, *text.split()) if len(word) >= _SHORTEST}
+        with self._lock:
+            self._texts = tuple(sorted({*self._texts, *words}, key=len, reverse=True))
+
+    def hide(self, text: str) -> str:
+        for secret in self._texts:
+            if secret in text:
+                text = text.replace(secret, HIDDEN)
+        return text
+
+    def hide_in(self, value: Any) -> Any:
+        """The same JSON value with every text in it made safe."""
+        if isinstance(value, str):
+            return self.hide(value)
+        if isinstance(value, dict):
+            return {self.hide_in(key): self.hide_in(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.hide_in(item) for item in value)
+        return value
+
+
+SECRETS: Final = Secrets()
+
+
+class _Filter(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        told = record.getMessage()
+        safe = SECRETS.hide(told)
+        if safe != told:
+            record.msg, record.args = safe, ()
+        return True
+
+
+_FILTER: Final = _Filter()
+
+
+def guard_loggers() -> None:
+    """Make the loggers on the way of a request safe. Doing it again changes nothing."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_FILTER)
+
+
+def hide_in_error(error: BaseException) -> None:
+    """Make the texts of somebody else's exception safe in place: message, arguments, body, and its causes'."""
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        link.args = SECRETS.hide_in(link.args)
+        for name in ("message", "body"):
+            told = getattr(link, name, None)
+            if isinstance(told, str | dict | list) and (safe := SECRETS.hide_in(told)) != told:
+                setattr(link, name, safe)
+        link = link.__cause__ or link.__context__

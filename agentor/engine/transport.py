@@ -1,0 +1,232 @@
+"""The way to the server and back: the openai client, one for each event loop, and the bytes of its answers.
+
+The client sends, and repeats what HTTP says may be repeated. What it makes of a body is not used: it ends a cut
+stream without an error and takes a page of HTML for an answer. So the bytes are read here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from agentor.engine.redact import SECRETS, guard_loggers
+from agentor.engine.settings import ModelSettings
+from agentor.errors import ConfigError
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+OPENAI_URL: Final = "https://api.openai.com/v1"
+TIMEOUT_S: Final = 600.0
+CONNECT_TIMEOUT_S: Final = 10.0
+MAX_RETRIES: Final = 2
+
+ApiKey = str | Callable[[], Awaitable[str]]
+
+
+@dataclass(slots=True)
+class Incoming:
+    """An answer that has begun: its body, as bytes or as decoded chunks, and what it took to get it."""
+
+    pieces: AsyncIterator[bytes | Mapping[str, Any]]
+    headers: Mapping[str, str]
+    retries: int  # that the client made
+
+
+class Transport:
+    """One server, one key. Clients are made when they are needed and closed with their event loop."""
+
+    def __init__(
+        self,
+        api_key: ApiKey | None,
+        base_url: str | None,
+        client: Any,
+        settings: ModelSettings,
+    ) -> None:
+        self._api_key = api_key
+        self._base_url = base_url
+        self._given = client
+        self._settings = settings
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = (
+            weakref.WeakKeyDictionary()
+        )
+        SECRETS.add(_secrets_of(api_key, base_url, settings))
+
+    @property
+    def source(self) -> str:
+        """Which server, as host or host:port. Never credentials."""
+        url = urlsplit(str(getattr(self._given, "base_url", None) or self._url()))
+        host = url.hostname or "unknown"
+        host = f"[{host}]" if ":" in host else host
+        return host if url.port is None else f"{host}:{url.port}"
+
+    @property
+    def max_retries(self) -> int:
+        if (wanted := self._settings.max_retries) is not None:
+            return int(wanted)
+        given = getattr(self._given, "max_retries", None)
+        return given if isinstance(given, int) else MAX_RETRIES
+
+    @property
+    def timeout_s(self) -> float:
+        return self._settings.timeout or TIMEOUT_S
+
+    @contextlib.asynccontextmanager
+    async def send(self, body: dict[str, Any], max_retries: int) -> AsyncIterator[Incoming]:
+        """Send one request. Leaving the block closes the answer, read to its end or not.
+
+        The openai package's own exceptions say that the server refused it or could not be reached.
+        """
+        client = await self._client()
+        completions = client.chat.completions
+        if not hasattr(completions, "with_streaming_response"):
+            yield await _ask(completions, body)
+            return
+        if max_retries != getattr(client, "max_retries", None):
+            client = client.with_options(max_retries=max_retries)
+        create = client.chat.completions.with_streaming_response.create
+        async with (
+            create(**_arguments(body), **self._options()) as response,
+            contextlib.aclosing(response.iter_bytes()) as pieces,
+        ):
+            yield Incoming(pieces, response.headers, response.retries_taken)
+
+    async def aclose(self) -> None:
+        """Close what was opened for the running event loop; clients of ended loops are forgotten."""
+        held = self._clients.pop(asyncio.get_running_loop(), None)
+        if held is not None:
+            await held.guard.aclose()
+        self._forget_ended()
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if self._settings.extra_headers:
+            options["extra_headers"] = self._settings.extra_headers
+        if self._given is None or self._sets_timeouts():
+            import openai
+
+            whole = self.timeout_s
+            options["timeout"] = openai.Timeout(
+                whole,
+                connect=min(self._settings.connect_timeout or CONNECT_TIMEOUT_S, whole),
+                read=min(self._settings.read_timeout or whole, whole),
+            )
+        return options
+
+    def _sets_timeouts(self) -> bool:
+        settings = self._settings
+        return any((settings.timeout, settings.connect_timeout, settings.read_timeout))
+
+    async def _client(self) -> Any:
+        if self._given is not None:
+            guard_loggers()
+            SECRETS.add(_secrets_of_client(self._given))
+            return self._given
+        loop = asyncio.get_running_loop()
+        held = self._clients.get(loop)
+        if held is None:
+            self._forget_ended()
+            key = self._key()
+            await asyncio.to_thread(_import_openai)
+            held = self._clients.get(loop)  # another call may have been faster
+        if held is None:
+            held = self._clients[loop] = _LoopClient(self._make(key))
+            await anext(held.guard)
+        return held.client
+
+    def _make(self, key: ApiKey) -> AsyncOpenAI:
+        import openai
+
+        guard_loggers()
+        client = openai.AsyncOpenAI(api_key=key, base_url=self._url(), max_retries=self.max_retries)
+        SECRETS.add(_secrets_of_client(client))
+        return client
+
+    def _key(self) -> ApiKey:
+        key = self._api_key or os.environ.get("OPENAI_API_KEY")
+        if key:
+            return key
+        if self.source == "api.openai.com":
+            raise ConfigError(
+                "no API key for OpenAI: set the environment variable OPENAI_API_KEY or pass api_key=..., "
+                "or pass base_url=... to use another server"
+            )
+        return "unused"  # the client insists on one; servers that need none ignore it
+
+    def _url(self) -> str:
+        return self._base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
+
+    def _forget_ended(self) -> None:
+        for loop in list(self._clients):
+            if loop.is_closed():
+                self._clients.pop(loop, None)
+
+
+class _LoopClient:
+    """A client and the guard that closes it.
+
+    The guard is an async generator that waits for ever: an event loop closes those when it shuts down, and so
+    does their garbage collection while it runs. Either way the connections are closed by their own loop.
+    """
+
+    def __init__(self, client: AsyncOpenAI) -> None:
+        self.client = client
+        self.guard = _closing(client)
+
+
+def _import_openai() -> None:
+    """It takes a second, which is too long to keep an event loop waiting."""
+    import openai.resources.chat.completions
+
+
+async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await client.close()
+
+
+def _arguments(body: dict[str, Any]) -> dict[str, Any]:
+    """How the body is handed over: as `extra_body`, which goes out as it is. Walking through all messages to
+    check what is checked already would cost more than sending them."""
+    rest = {name: value for name, value in body.items() if name not in ("model", "stream")}
+    arguments = {"model": body["model"], "messages": [], "extra_body": rest}
+    return {**arguments, "stream": True} if body.get("stream") else arguments
+
+
+async def _ask(completions: Any, body: dict[str, Any]) -> Incoming:
+    """Ask a client that only looks like openai's: it gives objects, not bytes."""
+    answer = await completions.create(**body)
+
+    async def chunks() -> AsyncIterator[Mapping[str, Any]]:
+        if not hasattr(answer, "__aiter__"):
+            yield _as_dict(answer)
+            return
+        async for chunk in answer:
+            yield _as_dict(chunk)
+
+    return Incoming(chunks(), {}, 0)
+
+
+def _as_dict(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else value.model_dump(exclude_unset=True)
+
+
+def _secrets_of(api_key: ApiKey | None, base_url: str | None, settings: ModelSettings) -> list[str]:
+    url = urlsplit(base_url or os.environ.get("OPENAI_BASE_URL") or "")
+    texts = [api_key, os.environ.get("OPENAI_API_KEY"), *settings.extra_headers.values()]
+    texts += [url.password, unquote(url.password or "")]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _secrets_of_client(client: Any) -> list[str]:
+    headers = getattr(client, "_custom_headers", None)
+    texts = [getattr(client, "api_key", None)]
+    texts += headers.values() if isinstance(headers, Mapping) else ()
+    return [text for text in texts if isinstance(text, str)]

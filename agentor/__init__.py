@@ -1,0 +1,96 @@
+"""agentor: agents whose runs survive the process.
+
+Every step of a run is written, as it happens, into one SQLite file (or a store of your own). Another process that knows
+only the run's id resumes it, finishes it, or forks it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentor.agent import Agentor
+    from agentor.engine.events import Event, RunResult, Usage
+    from agentor.engine.models import ModelSettings
+    from agentor.engine.store import FileStore, MemoryStore, SQLiteStore, Store
+    from agentor.engine.tools import RunContext, Tool, function_tool
+    from agentor.errors import (
+        AgentorError,
+        ConfigError,
+        LeaseError,
+        LeaseHeldError,
+        LeaseLostError,
+        LogCorruptError,
+        ModelError,
+        OutputMismatchError,
+        RunExistsError,
+        RunNotFoundError,
+        SequenceConflictError,
+        StoreError,
+    )
+
+__version__ = "0.2.0.dev0"
+
+_HOMES = {
+    "agentor.agent": ["Agentor"],
+    "agentor.engine.events": ["Event", "RunResult", "Usage"],
+    "agentor.engine.models": ["ModelSettings"],
+    "agentor.engine.store": ["FileStore", "MemoryStore", "SQLiteStore", "Store"],
+    "agentor.engine.tools": ["RunContext", "Tool", "function_tool"],
+    "agentor.errors": [
+        "AgentorError",
+        "ConfigError",
+        "LeaseError",
+        "LeaseHeldError",
+        "LeaseLostError",
+        "LogCorruptError",
+        "ModelError",
+        "OutputMismatchError",
+        "RunExistsError",
+        "RunNotFoundError",
+        "SequenceConflictError",
+        "StoreError",
+    ],
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Agentor",
+    "AgentorError",
+    "ConfigError",
+    "Event",
+    "FileStore",
+    "LeaseError",
+    "LeaseHeldError",
+    "LeaseLostError",
+    "LogCorruptError",
+    "MemoryStore",
+    "ModelError",
+    "ModelSettings",
+    "OutputMismatchError",
+    "RunContext",
+    "RunExistsError",
+    "RunNotFoundError",
+    "RunResult",
+    "SQLiteStore",
+    "SequenceConflictError",
+    "Store",
+    "StoreError",
+    "Tool",
+    "Usage",
+    "function_tool",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Names load their module when they are first used, so that `import agentor` costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'agentor' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -101,11 +101,10 @@ def _depth(value: Any) -> int:
     deepest, level = 0, [value]
     while level:
         deepest += 1
-        level = [child for item in level for child in _children(item)]
-    return deepest - 1
+        level = [child for item in level for child in _containers(item)]
+    return deepest
 
 
-def _children(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+def _containers(value: Any) -> Iterable[Any]:
+    children = value.values() if isinstance(value, dict) else value
+    return (child for child in children if isinstance(child, dict | list))

@@ -63,6 +63,12 @@ def decide(state: RunState, max_turns: int) -> Decision:
     return AskModel()
 
 
+def fault_of(state: RunState) -> Finish | None:
+    """Why the last reply could not be used, if it could not; also after the run has ended over it."""
+    end = _end(state, state.answer) if state.answer is not None else None
+    return end if end is not None and end.fault else None
+
+
 def _end(state: RunState, answer: Answer) -> Finish | None:
     if answer.cut:
         return Finish("failed", error=_cut_off(answer), fault="cut")

@@ -338,18 +338,24 @@ def _tidied(raw: Message) -> Message:
     if message.get("role") == "function":
         message = {"role": "tool", "tool_call_id": "", "content": message.get("content")}
     message["content"] = _content(message.get("content"))
-    if not _are_calls(message.get("tool_calls")):
+    if message.get("role") != "assistant" or not _are_calls(message.get("tool_calls")):
         message.pop("tool_calls", None)
+    if message.get("role") != "tool":
+        message.pop("tool_call_id", None)
     return message
 
 
 def _content(content: Any) -> Any:
-    """Text, or a list of parts; anything else as text."""
-    if isinstance(content, list) and content and all(isinstance(part, dict) for part in content):
-        return content
+    """Text, or a list of typed parts; anything else as text."""
     if content is None or content == []:
         return ""
-    return content if isinstance(content, str) else strict_json.dumps(content)
+    if isinstance(content, str) or (isinstance(content, list) and all(map(_is_part, content))):
+        return content
+    return strict_json.dumps(content)
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("type"), str)
 
 
 def _are_calls(calls: Any) -> bool:

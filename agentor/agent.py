@@ -1,0 +1,388 @@
+"""Agentor: instructions, a model, tools and a store, and the calls that start, resume, fork and watch runs.
+
+Everything is written once, as coroutines; the synchronous calls wait for them on the process's own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from agentor import blocking
+from agentor.engine import strict_json
+from agentor.engine.events import Event, Message, RunResult
+from agentor.engine.models import ModelSettings, as_model
+from agentor.engine.outbox import Audience, Nobody
+from agentor.engine.recorder import Durability
+from agentor.engine.responses import Model
+from agentor.engine.runner import Plan
+from agentor.engine.store.protocol import Closes, Store
+from agentor.engine.tools import check_tools
+from agentor.errors import ConfigError
+from agentor.launch import Launch, check_count, with_turns
+from agentor.output import OutputType
+from agentor.streaming import StreamItem, item_of, live
+from agentor.tracing import Tracer, choose_tracer, traced
+
+ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+class Agentor:
+    """An agent whose runs survive the process.
+
+    Args:
+        name: The agent's name, as it stands in the log.
+        instructions: The system message of its runs.
+        model: A model's name at an OpenAI-compatible endpoint, or any object with `complete`.
+        tools: Functions, or what `function_tool` made of them.
+        output_type: The type of the final answer: a pydantic model, a dataclass or a TypedDict.
+        api_key: For a model given by name; default: the environment's OPENAI_API_KEY.
+        model_settings: Temperature, timeouts and so on, for a model given by name.
+        enable_tracing: Send every run to `tracer`.
+        max_turns: Model calls before a run ends with status "max_turns".
+        max_tool_failures: Failing calls before a tool is withdrawn.
+        store: Where runs are recorded: a store, or a path ("runs.db" is SQLite, "runs/" one file per run).
+        base_url: Endpoint of a model given by name; default: the environment's OPENAI_BASE_URL, else OpenAI.
+        tracer: Where traces go; see `agentor.tracing.Tracer`.
+        trace_group_id: Handed to the tracer.
+        trace_metadata: Handed to the tracer.
+        context: Handed to tools as `ctx.context`.
+        durability: "best_effort": a run goes on when its events cannot be saved and says how many
+            (`result.unsaved`); "strict": it ends with a `StoreError`.
+        tool_timeout_s: Seconds after which a tool's call has failed, for tools without a timeout of their own.
+
+    Raises `ConfigError`, a ValueError, when the parts cannot work together.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        instructions: str | None = None,
+        model: str | Model = "gpt-5-nano",
+        tools: Iterable[Any] | None = None,
+        output_type: Any = None,
+        api_key: str | None = None,
+        model_settings: ModelSettings | None = None,
+        enable_tracing: bool = False,
+        max_turns: int = 20,
+        max_tool_failures: int = 2,
+        store: Store | str | os.PathLike[str] | None = None,
+        base_url: str | None = None,
+        tracer: Tracer | None = None,
+        trace_group_id: str | None = None,
+        trace_metadata: dict[str, Any] | None = None,
+        *,
+        context: Any = None,
+        durability: Durability = "best_effort",
+        tool_timeout_s: float | None = None,
+    ) -> None:
+        if durability not in ("best_effort", "strict"):
+            raise ConfigError(f"durability is 'best_effort' or 'strict', not {durability!r}")
+        self.name = name
+        self.instructions = instructions
+        self.tools = check_tools(tools or [])
+        self.store = open_store(store)
+        self.context = context
+        self._endpoint = {"api_key": api_key, "base_url": base_url, "settings": model_settings}
+        self.model = as_model(model, **self._endpoint)  # type: ignore[arg-type]
+        self._fallbacks: dict[str, Model] = {}
+        self._output = OutputType(output_type) if output_type not in (None, str) else None
+        self._tracer = tracer
+        self._traces = bool(enable_tracing and choose_tracer(True, tracer, enabled=True))
+        self._trace_labels = (trace_group_id, trace_metadata)
+        self._plan = Plan(
+            agent=name,
+            models=[self.model],
+            tools=self.tools,
+            output=self._output,
+            max_turns=check_count("max_turns", max_turns),
+            max_tool_failures=check_count("max_tool_failures", max_tool_failures),
+            context=context,
+            durability=durability,
+            tool_timeout_s=tool_timeout_s,
+            definition=self._definition(),
+        )
+
+    # Runs ---------------------------------------------------------------------------------------------------------
+
+    async def arun(
+        self,
+        input: Any,
+        max_turns: int | None = None,
+        fallback_models: Sequence[str | Model] | None = None,
+        tracing: Any = None,
+        run_id: str | None = None,
+        *,
+        limit_concurrency: int = 10,
+    ) -> Any:
+        """Run to the end of the segment.
+
+        Args:
+            input: What the user says, or a list of chat messages (`result.messages` plus a new one goes on with a
+                conversation), or a list of strings: as many runs, side by side.
+            max_turns: The turn budget of this run.
+            fallback_models: Models that carry on with the same run when the one before is rate-limited or down.
+            tracing: None as configured, False or True, or a tracer for this run only.
+            run_id: The id to record it under; `RunExistsError` if it is taken.
+            limit_concurrency: Of a list of strings, how many run at the same time.
+
+        Returns:
+            A `RunResult`; for a list of strings a list of results or exceptions, in order.
+
+        Raises the model's own exception, after recording that the run failed; its notes name the run.
+        """
+        if _is_batch(input):
+            if run_id is not None:
+                raise ConfigError("a list of inputs is several runs: run_id can name only one")
+            return await self._batch(input, limit_concurrency, max_turns, fallback_models, tracing)
+        messages = read_input(input)
+        launch = self._launch(Nobody(), max_turns, fallback_models, tracing)
+        return await launch.run(messages, run_id)
+
+    def run(self, input: Any, *args: Any, **kwargs: Any) -> Any:
+        """`arun` from synchronous code: a script, a notebook, a thread."""
+        return blocking.wait_for(lambda: self.arun(input, *args, **kwargs))
+
+    async def aresume(
+        self, run_id: str, max_turns: int | None = None, tracing: Any = None
+    ) -> RunResult:
+        """Go on with a run from the last thing that was saved, knowing only its id.
+
+        A finished run is returned as it is: no model call, no tool. A half-finished batch of tools is rewound: the
+        model decides again. `RunNotFoundError` (a KeyError) if there is no such run, `LeaseHeldError` if another worker
+        has it, `ConfigError` (a ValueError) without a store.
+        """
+        return await self._launch(Nobody(), max_turns, None, tracing).resume(run_id)
+
+    def resume(self, run_id: str, max_turns: int | None = None, tracing: Any = None) -> RunResult:
+        """`aresume` from synchronous code."""
+        return blocking.wait_for(lambda: self.aresume(run_id, max_turns, tracing))
+
+    async def afork(
+        self,
+        run_id: str,
+        input: str | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        fork_id: str | None = None,
+        at: int | None = None,
+        max_turns: int | None = None,
+        tracing: Any = None,
+    ) -> RunResult:
+        """Branch a run into a new one. The parent is not touched, whatever state it is in.
+
+        Args:
+            run_id: The parent.
+            input: What to go on with. Without it an unfinished parent is finished on the fork and a finished one is
+                copied without a model call.
+            fork_id: The new run's id; `RunExistsError` (a ValueError) if it is taken, and nothing is copied.
+            at: The last seq of the parent that the fork has, moved back to where no tool batch is half-finished.
+            max_turns: The turn budget of the fork's continuation.
+            tracing: As for `arun`.
+        """
+        messages = [] if input is None else read_input(input)
+        return await self._launch(Nobody(), max_turns, None, tracing).fork(
+            run_id, messages, fork_id, at
+        )
+
+    def fork(
+        self,
+        run_id: str,
+        input: str | Sequence[Mapping[str, Any]] | None = None,
+        *,
+        fork_id: str | None = None,
+        at: int | None = None,
+        max_turns: int | None = None,
+        tracing: Any = None,
+    ) -> RunResult:
+        """`afork` from synchronous code."""
+        return blocking.wait_for(
+            lambda: self.afork(
+                run_id, input, fork_id=fork_id, at=at, max_turns=max_turns, tracing=tracing
+            )
+        )
+
+    # Streams ------------------------------------------------------------------------------------------------------
+
+    async def astream(
+        self,
+        input: str | Sequence[Mapping[str, Any]],
+        max_turns: int | None = None,
+        fallback_models: Sequence[str | Model] | None = None,
+        tracing: Any = None,
+        run_id: str | None = None,
+    ) -> AsyncGenerator[Event]:
+        """The events of a new run as they are recorded, and `text_delta` events as the answer arrives.
+
+        Whoever stops reading stops the run, which stays as far as it is recorded and can be resumed.
+        """
+        messages = read_input(input)
+
+        async def run(audience: Audience) -> RunResult:
+            launch = self._launch(audience, max_turns, fallback_models, tracing)
+            return await launch.run(messages, run_id)
+
+        async with contextlib.aclosing(live(run)) as events:
+            async for event in events:
+                yield event
+
+    async def stream_chat(
+        self,
+        input: str | Sequence[Mapping[str, Any]],
+        serialize: bool = True,
+        max_turns: int | None = None,
+        fallback_models: Sequence[str | Model] | None = None,
+        tracing: Any = None,
+        run_id: str | None = None,
+    ) -> AsyncGenerator[str | StreamItem]:
+        """A new run as items to show: text as it arrives, tool calls and outputs, the answer.
+
+        `serialize=False` gives `StreamItem`s, `True` the same as JSON text.
+        """
+        run_id = run_id or (self._new_run_id() if self.store is not None else None)
+        stream = self.astream(input, max_turns, fallback_models, tracing, run_id)
+        async with contextlib.aclosing(stream) as events:
+            async for event in events:
+                if item := item_of(event, run_id):
+                    yield item.to_json() if serialize else item
+
+    # Closing ------------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Close the model's connections and the store."""
+        for model in [self.model, *self._fallbacks.values()]:
+            if (close := getattr(model, "aclose", None)) is not None:
+                await close()
+        store: object = self.store
+        if isinstance(store, Closes):
+            await asyncio.to_thread(store.close)
+
+    def close(self) -> None:
+        """`aclose` from synchronous code."""
+        blocking.wait_for(self.aclose)
+
+    def __repr__(self) -> str:
+        return f"Agentor({self.name!r}, tools={list(self.tools)})"
+
+    # Inside -------------------------------------------------------------------------------------------------------
+
+    def _launch(
+        self,
+        audience: Audience,
+        max_turns: int | None,
+        fallback_models: Sequence[str | Model] | None,
+        tracing: Any,
+    ) -> Launch:
+        tracer = choose_tracer(tracing, self._tracer, self._traces)
+        plan = with_turns(self._plan, max_turns)
+        models = [self.model, *(self._fallback(model) for model in fallback_models or ())]
+        return Launch(
+            plan=Plan(**{**plan.__dict__, "models": models}),
+            store=self.store,
+            instructions=self.instructions,
+            output=self._output,
+            audience=traced(audience, tracer, self.name, *self._trace_labels),
+        )
+
+    async def _batch(
+        self,
+        inputs: Sequence[str],
+        limit: int,
+        max_turns: int | None,
+        fallback_models: Sequence[str | Model] | None,
+        tracing: Any,
+    ) -> list[RunResult | BaseException]:
+        room = asyncio.Semaphore(check_count("limit_concurrency", limit))
+
+        async def one(text: str) -> RunResult:
+            async with room:
+                result: RunResult = await self.arun(text, max_turns, fallback_models, tracing)
+                return result
+
+        return await asyncio.gather(*map(one, inputs), return_exceptions=True)
+
+    def _fallback(self, model: str | Model) -> Model:
+        """A fallback named by text lives at the agent's own endpoint; another host needs a model object."""
+        if not isinstance(model, str):
+            return as_model(model)
+        if model not in self._fallbacks:
+            self._fallbacks[model] = as_model(model, **self._endpoint)  # type: ignore[arg-type]
+        return self._fallbacks[model]
+
+    def _definition(self) -> str:
+        """A digest of what the model is told about this agent: it changes when the agent does."""
+        parts = {
+            "instructions": self.instructions,
+            "tools": [tool.to_openai() for tool in self.tools.values()],
+            "output": self._output.schema if self._output else None,
+        }
+        text = strict_json.canonical(strict_json.clean(parts))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @staticmethod
+    def _new_run_id() -> str:
+        from agentor.engine.store.protocol import new_run_id
+
+        return new_run_id()
+
+
+def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
+    """A store, or the one that a path names: a directory, or a path that ends in a slash, holds one file per run;
+    any other path is an SQLite file."""
+    if store is None:
+        return None
+    if isinstance(store, str | os.PathLike):
+        from agentor.engine.store import FileStore, SQLiteStore
+
+        path = os.fspath(store)
+        is_directory = path.endswith(("/", os.sep)) or Path(path).is_dir()
+        return FileStore(path) if is_directory else SQLiteStore(path)
+    if isinstance(store, Store):
+        return store
+    raise ConfigError(
+        f"store must be a path or have append, load and list_runs; {type(store).__name__} is neither"
+    )
+
+
+def read_input(input: str | Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Chat messages from what a caller gave. `ConfigError` names what cannot be one."""
+    if isinstance(input, str):
+        if not input.strip():
+            raise ConfigError("the input is empty: say something to the agent")
+        return [{"role": "user", "content": strict_json.clean_text(input)}]
+    if isinstance(input, Mapping) or not isinstance(input, Iterable):
+        raise ConfigError(f"the input is text or a list of messages, not {type(input).__name__}")
+    messages = [_read_message(message, number) for number, message in enumerate(input)]
+    if not messages:
+        raise ConfigError("the input is an empty list: add a message")
+    if messages[-1]["role"] == "assistant":
+        raise ConfigError("the input ends with the assistant's word: add a user message after it")
+    return messages
+
+
+def _read_message(message: Any, number: int) -> Message:
+    if hasattr(message, "model_dump"):
+        message = message.model_dump(exclude_none=True)
+    if not isinstance(message, Mapping):
+        raise ConfigError(
+            f"message {number} is {type(message).__name__}, not an object with a role"
+        )
+    if message.get("role") not in ROLES:
+        raise ConfigError(
+            f"message {number} has the role {message.get('role')!r}; use one of {sorted(ROLES)}"
+        )
+    try:
+        read: Message = strict_json.clean(dict(message))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"message {number} cannot be recorded: {error}") from error
+    return read
+
+
+def _is_batch(input: Any) -> bool:
+    return (
+        isinstance(input, list | tuple) and bool(input) and all(isinstance(i, str) for i in input)
+    )

@@ -1,0 +1,180 @@
+"""Asking the model: one request, one whole reply, as a generation event that is yet to be recorded.
+
+Falls back on the next model when one is rate-limited or down, as long as nothing of a reply was shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Protocol
+
+from agentor.engine import clock, strict_json
+from agentor.engine import events as ev
+from agentor.engine.events import Event, Message, Usage
+from agentor.engine.models import is_unavailable
+from agentor.engine.outbox import Audience
+from agentor.engine.replay import CUT_REASONS, RunState
+from agentor.engine.request import build_request
+from agentor.engine.responses import Model, ModelResponse, StreamChunk, ToolCall
+from agentor.errors import ModelError
+
+logger = logging.getLogger("agentor")
+
+Tools = list[dict[str, Any]]
+
+
+class Output(Protocol):
+    """The shape that the final answer must have."""
+
+    @property
+    def response_format(self) -> dict[str, Any]:
+        """What the provider is told of it."""
+
+    def correction(self, text: str) -> str | None:
+        """What to ask of the model when its answer does not have the shape; None if it does."""
+
+
+class Asking:
+    """The models of a run in the order of preference. A fallback, once taken, stays for the segment."""
+
+    def __init__(self, models: Sequence[Model], output: Output | None, audience: Audience) -> None:
+        self._models = models
+        self._output = output
+        self._audience = audience
+        self._current = 0
+        self._shown = False
+
+    @property
+    def model(self) -> Model:
+        return self._models[self._current]
+
+    async def ask(self, state: RunState, tools: Tools) -> Event:
+        """The generation that follows. A model's exception comes through as it is."""
+        started_at = clock.now()
+        self._shown = False
+        while True:
+            messages = build_request(state.transcript, source_of(self.model))
+            try:
+                response = await self._reply(messages, tools, state.turn + 1)
+            except Exception as error:
+                self._fall_back(error)
+            else:
+                return self._generation(response, started_at)
+
+    def _fall_back(self, error: Exception) -> None:
+        if self._shown or self._current + 1 >= len(self._models) or not is_unavailable(error):
+            raise error
+        logger.warning(
+            "model %s is unavailable (%s); going on with %s",
+            name_of(self.model),
+            type(error).__name__,
+            name_of(self._models[self._current + 1]),
+        )
+        self._current += 1
+
+    async def _reply(self, messages: list[Message], tools: Tools, turn: int) -> ModelResponse:
+        request: list[Any] = [messages, tools or None]
+        if self._output is not None:
+            request.append(self._output.response_format)
+        stream = getattr(self.model, "stream", None)
+        if self._audience.wants_text and stream is not None:
+            return await self._streamed(stream(*request), turn)
+        response = await self.model.complete(*request)
+        if self._audience.wants_text and getattr(response, "content", None):
+            await self._show_text(response.content, turn)
+        return response
+
+    async def _streamed(self, stream: Any, turn: int) -> ModelResponse:
+        chunks: AsyncIterator[StreamChunk] = await stream if inspect.isawaitable(stream) else stream
+        final = None
+        async with _closing(chunks):
+            async for chunk in chunks:
+                if chunk.delta:
+                    await self._show_text(chunk.delta, turn)
+                final = chunk.final or final
+        if final is None:
+            raise ModelError("the model's stream ended without a final reply", retryable=True)
+        return final
+
+    async def _show_text(self, text: str | None, turn: int) -> None:
+        self._shown = True
+        shown = strict_json.clean_text(str(text))
+        await self._audience.show(Event(ev.TEXT_DELTA, text=shown, turn=turn))
+
+    def _generation(self, response: ModelResponse, started_at: float) -> Event:
+        if not hasattr(response, "content") or not hasattr(response, "tool_calls"):
+            raise ModelError(f"the model returned {type(response).__name__}, not a ModelResponse")
+        try:
+            generation = _read(response)
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"the model's reply cannot be recorded: {error}") from error
+        return generation.with_(
+            model=name_of(self.model),
+            source=source_of(self.model),
+            correction=self._correction(generation),
+            started_at=started_at,
+            ended_at=clock.now(),
+        )
+
+    def _correction(self, generation: Event) -> str | None:
+        refused = (generation.provider_fields or {}).get("refusal")
+        cut = generation.finish_reason in CUT_REASONS
+        if self._output is None or generation.calls or cut or refused:
+            return None
+        return self._output.correction(generation.text or "")
+
+
+def name_of(model: Model) -> str:
+    """The model's name for the log."""
+    name = getattr(model, "model", None)
+    return name if isinstance(name, str) else type(model).__name__
+
+
+def source_of(model: Model) -> str | None:
+    """Which server the model talks to, if it says so."""
+    source = getattr(model, "source", None)
+    return source if isinstance(source, str) else None
+
+
+def _read(response: ModelResponse) -> Event:
+    calls = [_call(call) for call in response.tool_calls or ()]
+    usage = response.usage
+    return Event(
+        ev.GENERATION,
+        text=_text(response.content),
+        reasoning=_text(getattr(response, "reasoning", None)),
+        calls=calls or None,
+        usage=usage if isinstance(usage, Usage) else Usage(),
+        finish_reason=_text(getattr(response, "finish_reason", None)),
+        provider_fields=strict_json.clean(getattr(response, "extra", None) or {}) or None,
+    )
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return strict_json.clean_text(value) if value else None
+    raise TypeError(f"text was expected, not {type(value).__name__}")
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    arguments: Any = call.arguments
+    if not isinstance(arguments, str):
+        arguments = strict_json.dumps({} if arguments is None else strict_json.clean(arguments))
+    extra = getattr(call, "extra", None) or {}
+    function = {"name": call.name or "", "arguments": arguments}
+    raw = {**extra, "id": call.id or "", "type": "function", "function": function}
+    cleaned: dict[str, Any] = strict_json.clean(raw)
+    return cleaned
+
+
+@contextlib.asynccontextmanager
+async def _closing(chunks: AsyncIterator[StreamChunk]) -> AsyncIterator[None]:
+    """Close the stream on every way out, if it can be closed."""
+    try:
+        yield
+    finally:
+        if (close := getattr(chunks, "aclose", None)) is not None:
+            await close()

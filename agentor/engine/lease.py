@@ -1,0 +1,95 @@
+"""Holding a run: acquire, keep alive, trust for a while, let go.
+
+A lease is a *term*: one higher at each change of hands, and checked by the store inside every append. So two workers
+can never both write. The trust window is what keeps them from both acting: the holder stops by itself a margin before
+the lease could expire, counted on the monotonic clock from the moment the renewal was sent. Neither a jump of the wall
+clock nor a process that was asleep can stretch it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from agentor.engine import clock
+from agentor.engine.recorder import off_loop, uninterrupted
+from agentor.engine.store.owner import owner_id
+from agentor.engine.store.protocol import Lease, Leases
+from agentor.errors import LeaseLostError
+
+logger = logging.getLogger("agentor")
+
+DEFAULT_TTL_S: Final = 30.0
+RENEWALS_PER_TTL: Final = 3
+MARGIN: Final = 0.1  # of the ttl: how long before the expiry the holder stops trusting its lease
+
+
+class Keeper:
+    """The lease of one run for as long as this worker works on it; nothing at all with a store that has no leases.
+
+    `acquire` before the work, `keep` beside it, `check` before every act that has a price, `release` on every way out.
+    """
+
+    def __init__(self, store: object, run_id: str) -> None:
+        self._store = store if isinstance(store, Leases) else None
+        self.run_id = run_id
+        self._ttl_s = float(getattr(store, "lease_ttl_s", DEFAULT_TTL_S))
+        self._trusted_until = 0.0  # on the monotonic clock
+        self.lease: Lease | None = None
+        self.lost: LeaseLostError | None = None
+
+    async def acquire(self) -> None:
+        """Take the run, or raise: `LeaseHeldError` if somebody works on it, `StoreError` if the store cannot say."""
+        if self._store is None:
+            return
+        sent = clock.monotonic()
+        self.lease = await uninterrupted(
+            off_loop(self._store, self._store.acquire, self.run_id, owner_id(), self._ttl_s)
+        )
+        self._trust_from(sent)
+
+    def check(self) -> None:
+        """Raise `LeaseLostError` unless the lease can still be trusted. Called before every act that has a price."""
+        if self.lost is not None:
+            raise self.lost
+        if self.lease is not None and clock.monotonic() >= self._trusted_until:
+            self.lost = LeaseLostError(self.run_id)
+            raise self.lost
+
+    async def keep(self) -> None:
+        """Renew until cancelled; returns only when the lease is lost."""
+        if self._store is None or self.lease is None:
+            await asyncio.get_running_loop().create_future()
+            return
+        while self.lost is None:
+            await clock.sleep(self._ttl_s / RENEWALS_PER_TTL)
+            await self._renew(self._store, self.lease)
+            if self.lost is None and clock.monotonic() >= self._trusted_until:
+                self.lost = LeaseLostError(self.run_id)
+
+    async def release(self) -> None:
+        """Let others have the run at once. A release that fails is no loss: the lease expires by itself."""
+        if self._store is None or self.lease is None:
+            return
+        lease, self.lease = self.lease, None
+        try:
+            await uninterrupted(off_loop(self._store, self._store.release, lease))
+        except Exception as error:
+            logger.warning("run %s: its lease was not released (%s)", self.run_id, error)
+
+    async def _renew(self, store: Leases, lease: Lease) -> None:
+        sent = clock.monotonic()
+        try:
+            self.lease = await off_loop(store, store.renew, lease)
+        except LeaseLostError as error:
+            self.lost = error
+        except Exception as error:  # a busy or full disk: try again until the trust runs out
+            logger.warning("run %s: its lease was not renewed (%s)", self.run_id, error)
+        else:
+            self._trust_from(sent)
+
+    def _trust_from(self, sent: float) -> None:
+        self._trusted_until = sent + self._ttl_s * (1 - MARGIN)
+
+

@@ -1,0 +1,79 @@
+"""A live run as its reader sees it: small items made for showing progress, or the same as JSON text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from agentor.engine import events as ev
+from agentor.engine import strict_json
+from agentor.engine.events import Event
+from agentor.engine.outbox import Audience, Outbox
+
+ITEM: Final = "run_item_stream_event"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAction:
+    name: str
+    type: Literal["tool_called", "tool_output"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamItem:
+    """One thing to show. `chunk` is text as it arrives, `message` a whole answer or a tool's output; `seq` is None for
+    a chunk, which is not recorded."""
+
+    type: str = ITEM
+    message: str | None = None
+    chunk: str | None = None
+    tool_action: ToolAction | None = None
+    reasoning: str | None = None
+    run_id: str | None = None
+    seq: int | None = None
+
+    def to_json(self) -> str:
+        return strict_json.dumps(asdict(self))
+
+
+def item_of(event: Event, run_id: str | None) -> StreamItem | None:
+    """What an event shows to a reader; None if it shows nothing."""
+    match event.type:
+        case ev.TEXT_DELTA:
+            return StreamItem(chunk=event.text, run_id=run_id)
+        case ev.MESSAGE:
+            return StreamItem(message=event.text, run_id=run_id, seq=event.seq)
+        case ev.GENERATION if event.reasoning:
+            return StreamItem(reasoning=event.reasoning, run_id=run_id, seq=event.seq)
+        case ev.TOOL_CALL:
+            action = ToolAction(event.name or "", "tool_called")
+            return StreamItem(tool_action=action, run_id=run_id, seq=event.seq)
+        case ev.TOOL_RESULT:
+            action = ToolAction(event.name or "", "tool_output")
+            return StreamItem(
+                message=event.result, tool_action=action, run_id=run_id, seq=event.seq
+            )
+    return None
+
+
+async def live(run: Callable[[Audience], Coroutine[Any, Any, Any]]) -> AsyncGenerator[Event]:
+    """The events of a run as they are recorded, text as it arrives, and at the end the run's exception, if any.
+
+    However the reader leaves (break, aclose, garbage), the run is cancelled and has ended before this has.
+    """
+    outbox = Outbox()
+    task = asyncio.create_task(run(outbox))
+    task.add_done_callback(lambda _: outbox.close())
+    try:
+        while (event := await outbox.next()) is not None:
+            yield event
+            outbox.taken()
+        await task
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen, also when nobody reads on to the end

@@ -1,0 +1,189 @@
+"""A request is legal whatever it is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.logs import ANY_MESSAGES, RAW_CALLS, raw_call
+
+from agentor.engine.events import Event
+from agentor.engine.request import (
+    UNANSWERED,
+    Transcript,
+    assistant_message,
+    build_request,
+    read_calls,
+    sent_name,
+    tool_message,
+)
+from agentor.testing import check_messages
+
+USER = {"role": "user", "content": "hi"}
+
+
+def breaches(messages: list[dict[str, Any]]) -> list[str]:
+    """What is illegal in a conversation, its two ends aside: those are for the decision, not for the builder."""
+    return check_messages([*messages, {"role": "user", "content": "and now?"}])
+
+
+@given(ANY_MESSAGES)
+def test_any_list_of_messages_becomes_a_legal_conversation(messages: list[dict[str, Any]]) -> None:
+    assert breaches(build_request(Transcript(messages))) == []
+
+
+@given(ANY_MESSAGES, ANY_MESSAGES, st.integers(0, 9))
+def test_a_conversation_stays_legal_when_it_is_cut_and_extended(
+    messages: list[dict[str, Any]], more: list[dict[str, Any]], kept: int
+) -> None:
+    transcript = Transcript(messages)
+    extended = transcript.extended(min(kept, len(transcript)), more)
+    assert breaches(build_request(extended)) == []
+
+
+@given(ANY_MESSAGES)
+def test_what_is_legal_is_left_as_it_is(messages: list[dict[str, Any]]) -> None:
+    legal = build_request(Transcript(messages))
+    assert build_request(Transcript(legal)) == legal
+
+
+@given(ANY_MESSAGES, st.text(max_size=3), RAW_CALLS)
+def test_a_generation_with_calls_joins_any_conversation_legally(
+    messages: list[dict[str, Any]], text: str, raw_calls: list[dict[str, Any]]
+) -> None:
+    transcript = Transcript(messages)
+    event = Event("generation", text=text, calls=raw_calls)
+    calls = read_calls(event, transcript)
+    answers = [tool_message(call, "done") for call in calls]
+    joined = transcript.with_group(assistant_message(event, calls), answers, None)
+    assert breaches(build_request(joined)) == []
+
+
+@given(ANY_MESSAGES, ANY_MESSAGES, ANY_MESSAGES)
+def test_growing_a_conversation_changes_no_older_view_of_it(
+    messages: list[dict[str, Any]], left: list[dict[str, Any]], right: list[dict[str, Any]]
+) -> None:
+    root = Transcript(messages)
+    before, digest = list(root), root.digest()
+    branches = [root.extended(len(root), added) for added in (left, right, left)]
+    assert list(root) == before
+    assert root.digest() == digest
+    assert branches[0] == branches[2]
+    assert branches[0].digest() == branches[2].digest()
+    assert list(branches[1]) == build_request(Transcript([*before, *right]))
+
+
+def test_a_missing_answer_is_filled_in_and_a_stray_one_left_out() -> None:
+    messages = [
+        USER,
+        {"role": "assistant", "tool_calls": [raw_call("a", "f", "{}"), raw_call("b", "f", "{}")]},
+        {"role": "tool", "tool_call_id": "stray", "content": "?"},
+        {"role": "tool", "tool_call_id": "b", "content": "2"},
+    ]
+    assert build_request(Transcript(messages))[2:] == [
+        {"role": "tool", "tool_call_id": "a", "content": UNANSWERED},
+        {"role": "tool", "tool_call_id": "b", "content": "2"},
+    ]
+
+
+def test_answers_are_told_in_the_order_asked_directly_after_their_group() -> None:
+    messages = [
+        {"role": "assistant", "tool_calls": [raw_call("a", "f", "{}"), raw_call("b", "f", "{}")]},
+        {"role": "tool", "tool_call_id": "b", "content": "2"},
+        USER,
+        {"role": "tool", "tool_call_id": "a", "content": "1"},
+    ]
+    told = [message.get("content") for message in build_request(Transcript(messages))]
+    assert told == ["", "1", "2", "hi"]
+
+
+def test_system_messages_become_one_in_front() -> None:
+    messages = [{"role": "system", "content": "A"}, USER, {"role": "system", "content": "B"}]
+    assert build_request(Transcript(messages)) == [{"role": "system", "content": "A\n\nB"}, USER]
+
+
+def test_system_messages_with_parts_become_one_with_parts() -> None:
+    part = {"type": "text", "text": "B"}
+    messages = [{"role": "system", "content": "A"}, {"role": "system", "content": [part]}, USER]
+    [system, _] = build_request(Transcript(messages))
+    assert system["content"] == [{"type": "text", "text": "A"}, part]
+
+
+def test_the_old_function_call_form_is_brought_up_to_date() -> None:
+    messages = [
+        USER,
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "function", "name": "f", "content": "42"},
+    ]
+    _, asked, told = build_request(Transcript(messages))
+    assert asked["tool_calls"][0]["id"] == told["tool_call_id"] != ""
+    assert told["content"] == "42"
+
+
+def test_ids_that_repeat_across_turns_are_made_unique_and_keep_their_answers() -> None:
+    group = [
+        {"role": "assistant", "content": "", "tool_calls": [raw_call("c", "f", "{}")]},
+        {"role": "tool", "tool_call_id": "c", "content": "1"},
+    ]
+    again = [group[0], {**group[1], "content": "2"}]
+    request = build_request(Transcript([USER, *group, *again]))
+    assert [m["content"] for m in request if m["role"] == "tool"] == ["1", "2"]
+    assert breaches(request) == []
+
+
+def test_bad_arguments_and_names_are_never_sent() -> None:
+    event = Event(
+        "generation", calls=[raw_call("", "löschen!", '{"a": 1'), raw_call("x", "", "[]")]
+    )
+    calls = read_calls(event, Transcript([USER]))
+    sent = assistant_message(event, calls)["tool_calls"]
+    assert [call["function"] for call in sent] == [
+        {"name": "l_schen_", "arguments": "{}"},
+        {"name": "unnamed", "arguments": "{}"},
+    ]
+    assert calls[0].problem is not None
+    assert sent_name("x" * 100) == "x" * 64
+
+
+def test_valid_arguments_are_sent_as_the_model_wrote_them() -> None:
+    event = Event("generation", calls=[raw_call("x", "f", '{ "b":1,\t"a" : "\\u00e9" }')])
+    [call] = read_calls(event, Transcript([USER]))
+    assert call.arguments == '{ "b":1,\t"a" : "\\u00e9" }'
+
+
+def test_unknown_fields_of_messages_and_calls_survive() -> None:
+    call = {**raw_call("x", "f", "{}"), "extra_content": {"google": {"thought_signature": "s"}}}
+    event = Event(
+        "generation", calls=[call], provider_fields={"reasoning_content": "hm", "content": "no"}
+    )
+    message = assistant_message(event, read_calls(event, Transcript([USER])))
+    assert message["tool_calls"][0]["extra_content"] == call["extra_content"]
+    assert message["reasoning_content"] == "hm"
+    assert message["content"] == ""
+
+
+def test_provider_fields_go_back_only_to_the_server_that_sent_them() -> None:
+    event = Event("generation", text="hm", provider_fields={"reasoning_content": "secret"})
+    spoken = Transcript([USER]).with_group(assistant_message(event, ()), (), "one.example")
+    assert build_request(spoken, "one.example")[1]["reasoning_content"] == "secret"
+    assert build_request(spoken, "two.example")[1] == {"role": "assistant", "content": "hm"}
+    assert build_request(spoken, None)[1] == {"role": "assistant", "content": "hm"}
+
+
+def test_a_request_is_the_callers_to_change() -> None:
+    transcript = Transcript([USER])
+    build_request(transcript).append({"role": "user", "content": "more"})
+    assert build_request(transcript) == [USER]
+
+
+@pytest.mark.parametrize("content", [None, "", []])
+def test_an_assistant_message_with_nothing_in_it_is_not_sent(content: Any) -> None:
+    assert build_request(Transcript([USER, {"role": "assistant", "content": content}])) == [USER]
+
+
+@given(st.lists(ANY_MESSAGES, min_size=2, max_size=2))
+def test_equal_digests_mean_equal_conversations(two: list[list[dict[str, Any]]]) -> None:
+    one, other = (Transcript(messages) for messages in two)
+    assert (one.digest() == other.digest()) == (one == other)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -47,7 +48,7 @@ async def perform(
     `timeout_s` is for a tool that has none of its own. A tool past its timeout, or whose caller is cancelled, is
     cancelled and has GRACE_S to clean up. A thread cannot be cancelled: a sync tool is left to itself, unheard.
     """
-    attempt = _Attempt(tool.call(args, context))
+    attempt = _Attempt(lambda: tool.call(args, context))
     limit_s = timeout_s if tool.timeout_s is None else tool.timeout_s
     try:
         in_time = await _ends_within(attempt.task, limit_s)
@@ -71,16 +72,16 @@ async def perform(
 class _Attempt:
     """One running call. Its end is kept here and not in the task, whose own result a stray cancel can overwrite."""
 
-    def __init__(self, call: Coroutine[Any, Any, str]) -> None:
+    def __init__(self, call: Callable[[], Coroutine[Any, Any, str]]) -> None:
         self.text: str | None = None
         self.error: BaseException | None = None
         self.started_at = clock.now()
         self._steps = self._run(call)
         self.task = asyncio.get_running_loop().create_task(self._steps)
 
-    async def _run(self, call: Coroutine[Any, Any, str]) -> None:
+    async def _run(self, call: Callable[[], Coroutine[Any, Any, str]]) -> None:
         try:
-            self.text = await call
+            self.text = await call()
         except BaseException as error:  # SystemExit in a task would end the event loop
             self.error = error
 
@@ -133,6 +134,8 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
     def tell(outcome: tuple[Any, BaseException | None]) -> None:
         if not done.done():  # else nobody waits for it any more
             done.set_result(outcome)
+        elif inspect.iscoroutine(outcome[0]):
+            outcome[0].close()
 
     def run() -> None:
         outcome: tuple[Any, BaseException | None]

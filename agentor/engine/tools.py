@@ -6,20 +6,25 @@ A function's signature, hints and docstring say all that a model needs to know; 
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import inspect
+import itertools
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, overload
 
+from agentor.engine import strict_json
+from agentor.engine.argument_faults import InvalidArgumentsError, check_object
 from agentor.engine.docstrings import read_docstring
 from agentor.engine.result_text import RESULT_LIMIT, error_text, result_text
 from agentor.engine.run_context import RunContext
 from agentor.engine.tool_perform import ToolOutcome, in_thread, perform
-from agentor.engine.tool_schema import InvalidArgumentsError, ToolSchema
+from agentor.engine.tool_schema import ToolSchema
 from agentor.engine.tool_signature import (
     is_method_of_a_class,
     name_of,
@@ -69,7 +74,7 @@ class Tool:
         function: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
-            "parameters": self.parameters,
+            "parameters": copy.deepcopy(self.parameters),  # it leaves our hands
         }
         if self.strict:
             function["strict"] = True
@@ -84,39 +89,36 @@ class Tool:
         keywords = self._validated(args)
         if self.context_param is not None:
             keywords[self.context_param] = _as_context(context)
-        if inspect.iscoroutinefunction(self._function()):
+        if _is_async(self.invoke):
             value = await self.invoke(**keywords)
         else:
             value = await in_thread(lambda: self._answer(keywords), self.name)
-        if inspect.isawaitable(value):
+        if inspect.isawaitable(value):  # of a function that is not async itself
             value = await value
         if inspect.isasyncgen(value):
-            value = [item async for item in value]
-        return value.text if isinstance(value, _Told) else result_text(value, self.max_result_chars)
-
-    def _function(self) -> Callable[..., Any]:
-        """What decides between loop and thread: a callable object may have an async `__call__`."""
-        invoke = self.invoke
-        return invoke if inspect.isroutine(invoke) else getattr(invoke, "__call__", invoke)  # noqa: B004
+            value = await _collect_async(value)
+        return value.text if isinstance(value, _Told) else self._tell(value)
 
     def _answer(self, keywords: dict[str, Any]) -> Any:
         """On the tool's thread: its result in words, or what the loop has to await first."""
         value = self.invoke(**keywords)
         if inspect.isawaitable(value) or inspect.isasyncgen(value):
             return value
-        return _Told(result_text(value, self.max_result_chars))
+        return _Told(self._tell(value))
+
+    def _tell(self, value: Any) -> str:
+        if isinstance(value, _LAZY):
+            value = _collect(value)
+        return result_text(value, self.max_result_chars)
 
     def _validated(self, args: Any) -> dict[str, Any]:
         if self.validate is not None:
             return self.validate(args)
-        if not isinstance(args, dict):
-            raise InvalidArgumentsError(
-                f"the arguments must be a JSON object, not {type(args).__name__}"
-            )
-        missing = [name for name in self.parameters.get("required", ()) if name not in args]
+        given = dict(check_object(args))
+        missing = [name for name in self.parameters.get("required", ()) if name not in given]
         if missing:
             raise InvalidArgumentsError("; ".join(f"{name}: Field required" for name in missing))
-        return dict(args)
+        return given
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, as if it were no tool."""
@@ -133,6 +135,35 @@ class Tool:
 @dataclass(frozen=True, slots=True)
 class _Told:
     text: str
+
+
+_LAZY: Final = (Generator, map, filter, zip)
+_ITEMS_LIMIT: Final = 100_000  # of a generator, which may never end
+_STOPPED: Final = f"<stopped after {_ITEMS_LIMIT} items>"
+
+
+def _collect(items: Iterable[Any]) -> list[Any]:
+    """All that a generator yields. What it raises on the way is the tool's failure."""
+    found = list(itertools.islice(items, _ITEMS_LIMIT + 1))
+    return found if len(found) <= _ITEMS_LIMIT else [*found[:_ITEMS_LIMIT], _STOPPED]
+
+
+async def _collect_async(items: AsyncGenerator[Any, None]) -> list[Any]:
+    found = []
+    async with contextlib.aclosing(items):
+        async for item in items:
+            if len(found) == _ITEMS_LIMIT:
+                found.append(_STOPPED)
+                break
+            found.append(item)
+    return found
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Also for an object whose `__call__` is async. A function that is not, but returns an awaitable, may block."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    )
 
 
 def _as_context(context: Any) -> RunContext:
@@ -219,10 +250,12 @@ def _make(
         parameters = parameters[1:]
     shown, context = split_context(parameters, name)
     text = read_docstring(text_of(target), {p.name for p in shown})
-    schema = ToolSchema(name, shown, text.parameters, "forbid" if strict else "ignore")
+    schema = ToolSchema(name, shown, text.parameters, strict)
     return Tool(
         name,
-        text.summary if description_override is None else description_override,
+        strict_json.clean_text(
+            text.summary if description_override is None else description_override
+        ),
         schema.json,
         target,
         None if context is None else context.name,

@@ -51,7 +51,7 @@ def _check_tool_list(tools: Any) -> Iterator[str]:
     for index, tool in enumerate(tools):
         yield from _check_tool(tool, f"tools[{index}]")
     names = _tool_names(tools)
-    for name in {name for name in names if isinstance(name, str) and names.count(name) > 1}:
+    for name in sorted({n for n in names if isinstance(n, str) and names.count(n) > 1}):
         yield f"tools: two tools named {name!r}"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentor.engine.store.file import FileStore
 from agentor.engine.store.forking import fork_run
 from agentor.engine.store.memory import MemoryStore
+from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease, Store, check_run_id, new_run_id
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ __all__ = [
     "fork_run",
     "is_complete",
     "new_run_id",
+    "owner_id",
     "replay_messages",
     "total_usage",
 ]

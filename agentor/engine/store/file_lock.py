@@ -62,6 +62,8 @@ class FileLocks:
     def permission(self, run_id: str, lease: Lease | None) -> Iterator[None]:
         """Hold while appending: with a lease it must be the current one, without one nobody may hold the run."""
         if lease is not None:
+            if lease.run_id != run_id:
+                raise LeaseLostError(run_id)
             with self._lock:
                 self._check(lease)
             yield

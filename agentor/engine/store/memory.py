@@ -102,6 +102,8 @@ class MemoryStore:
 
     def _check_lease(self, run_id: str, lease: Lease | None) -> None:
         if lease is not None:
+            if lease.run_id != run_id:
+                raise LeaseLostError(run_id)
             self._check_still_held(lease)
             return
         held = self._leases.get(run_id)

@@ -6,38 +6,48 @@ own and see what is committed. The tables are explained at the head of schema.sq
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Self
+from functools import partial
+from typing import Self, TypeVar
 
 import apsw
 
 from agentor.engine.events import Event
+from agentor.engine.store import sqlite_guard as guard
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store import sqlite_log as log
+from agentor.engine.store import sqlite_runs as runs
 from agentor.engine.store.protocol import Lease, check_run_id
 from agentor.engine.store.sqlite_file import (
+    SCHEMA_VERSION,
     Settings,
+    check_file,
     check_sqlite_version,
     create_private,
     open_connection,
     set_up_schema,
     store_errors,
 )
+from agentor.engine.store.sqlite_readers import Readers
+from agentor.engine.store.sqlite_runs import RunRow
 from agentor.engine.store.sqlite_writer import Writer
+from agentor.errors import StoreError
 
-_IDLE_READERS = 4
+__all__ = ["RunRow", "SQLiteStore"]
+
+T = TypeVar("T")
 
 
 class SQLiteStore:
-    """Runs in one SQLite file, created when it is missing.
+    """Runs in one SQLite file, created when it is missing, readable and writable by its owner only.
 
     `lease_ttl_s`: seconds after which a holder that does not renew may be replaced. `busy_timeout_s`: how long a
-    write waits for other processes. `synchronous`: leave it at "FULL" unless losing the last commits in a power
-    cut is fine. `vfs`: the name of an SQLite VFS. `StoreError` says what is wrong with the file.
+    write waits for other processes. `synchronous`: "FULL" keeps every acknowledged event through a power cut;
+    "NORMAL" may lose the last ones. `vfs`: the name of an SQLite VFS. Every refusal is a `StoreError` that names
+    the path and what to do.
 
         with SQLiteStore("runs.db") as store:
             agent = Agentor(name="Weather", store=store)
@@ -51,28 +61,40 @@ class SQLiteStore:
         busy_timeout_s: float = 10.0,
         synchronous: str = "FULL",
         vfs: str | None = None,
+        allow_network_filesystem: bool = False,
     ) -> None:
         check_sqlite_version()
-        self.path = os.path.abspath(path)
+        self._settings = Settings.checked(path, busy_timeout_s, synchronous, vfs)
+        self.path = self._settings.path
         self.lease_ttl_s = lease_ttl_s
-        self._settings = Settings(self.path, busy_timeout_s, synchronous, vfs)
         self._pid = os.getpid()
+        if not allow_network_filesystem:
+            guard.refuse_network_file_system(self.path)
         create_private(self.path)
-        connection = open_connection(self._settings)
-        self._version = set_up_schema(connection, self.path)
-        self._writer = Writer(connection, self.path, lambda: None)
-        self._idle_readers: list[apsw.Connection] = []
-        self._lock = threading.Lock()
+        with guard.opening(self.path) as self._identity:
+            connection = open_connection(self._settings)
+            self._version = set_up_schema(connection, self.path)
+        self._writer = Writer(connection, self.path, partial(check_file, self.path, self._identity))
+        self._readers = Readers(self.path, partial(open_connection, self._settings, read_only=True))
+        self._finalizer = weakref.finalize(
+            self, _close, self._writer, self._readers, self._identity, self._pid
+        )
 
     def append(self, run_id: str, event: Event) -> None:
+        """Save one event; return when it is on disk."""
         self.submit(run_id, [event]).result()
 
     def append_many(self, run_id: str, events: Sequence[Event], lease: Lease | None = None) -> None:
+        """Save all of the events in one commit, or none; return when they are on disk."""
         self.submit(run_id, events, lease).result()
 
     def submit(
         self, run_id: str, events: Sequence[Event], lease: Lease | None = None
     ) -> Future[None]:
+        """`append_many` without waiting. The future tells when the commit is on disk, or why there was none.
+
+        Blocks only while 10,000 others wait, which takes a program that submits without ever waiting.
+        """
         check_run_id(run_id)
 
         def operation(connection: apsw.Connection) -> None:
@@ -82,45 +104,82 @@ class SQLiteStore:
         return self._submit(operation)
 
     def load(self, run_id: str) -> list[Event]:
+        """Every event of a run in order, those it shares with the runs it was forked from first; [] if unknown."""
         check_run_id(run_id)
-        with self._reader() as connection:
-            return log.load(connection, run_id)
-
-    def list_runs(self) -> list[str]:
-        with self._reader() as connection:
-            rows = connection.execute("SELECT run_id FROM agentor_runs ORDER BY number").fetchall()
-        return [run_id for (run_id,) in rows]
+        return self._read(lambda connection: log.load(connection, run_id))
 
     def fork(
         self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
     ) -> None:
-        """Share a run's events, up to `at` (itself included) if given; `event` is appended in the same commit."""
+        """Share a run's events, up to `at` (itself included) if given: one commit, whatever the length.
+
+        `event` is appended in the same commit. `RunNotFoundError`, `RunExistsError`: nothing was written.
+        """
         check_run_id(src_run_id)
         check_run_id(dst_run_id)
-        # Events never change, so the part to be summed up can be read before the commit.
+        # Events never change, so the part to be summed up can be read before the transaction.
         prefix = None if at is None else self.load(src_run_id)[:at]
-        self._submit(
+        self._write(
             lambda connection: log.fork(connection, src_run_id, dst_run_id, at, event, prefix)
-        ).result()
+        )
+
+    def list_runs(
+        self,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        status: str | None = None,
+        agent: str | None = None,
+        since: float | None = None,
+    ) -> list[str]:
+        """Run ids, newest last. `after`: the last id of the page before. `since`: created at or after, in seconds."""
+        rows = self.runs(limit=limit, after=after, status=status, agent=agent, since=since)
+        return [row.run_id for row in rows]
+
+    def runs(
+        self,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        status: str | None = None,
+        agent: str | None = None,
+        since: float | None = None,
+    ) -> list[RunRow]:
+        """The same runs as `list_runs`, with status, usage and times."""
+        return self._read(
+            lambda connection: runs.page(
+                connection, limit=limit, after=after, status=status, agent=agent, since=since
+            )
+        )
+
+    def counts(self) -> dict[str, int]:
+        """`{"runs": ..., "events": ...}` of the file; events that forks share count once."""
+        return self._read(runs.counts)
+
+    def integrity_check(self) -> list[str]:
+        """What is wrong with the file, one sentence each; [] is fine. Reads everything."""
+        return self._read(runs.problems)
+
+    def rebuild_runs(self) -> None:
+        """Work out the summaries in agentor_runs again from the events."""
+        self._write(runs.rebuild)
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        """The right to append to a run for `ttl_s` seconds; `LeaseHeldError` while a living other has it."""
         check_run_id(run_id)
-        return self._submit(
-            lambda connection: leases.acquire(connection, run_id, owner, ttl_s)
-        ).result()
+        return self._write(lambda connection: leases.acquire(connection, run_id, owner, ttl_s))
 
     def renew(self, lease: Lease) -> Lease:
-        return self._submit(lambda connection: leases.renew(connection, lease)).result()
+        """The same term for another `ttl_s` seconds; `LeaseLostError` if it is no longer ours."""
+        return self._write(lambda connection: leases.renew(connection, lease))
 
     def release(self, lease: Lease) -> None:
-        self._submit(lambda connection: leases.release(connection, lease)).result()
+        """Let others have the run at once. Nothing happens if the lease is no longer ours."""
+        self._write(lambda connection: leases.release(connection, lease))
 
     def close(self) -> None:
-        """Commit what is waiting and close the file. A closed store refuses everything; closing twice is fine."""
-        self._writer.close()
-        with self._lock:
-            while self._idle_readers:
-                self._idle_readers.pop().close()
+        """Commit what is waiting and close the file; every later call is a `StoreError`. Closing twice is fine."""
+        self._finalizer()
 
     def __enter__(self) -> Self:
         return self
@@ -128,15 +187,35 @@ class SQLiteStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _submit(self, operation: Any) -> Future[Any]:
+    def _submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
+        self._check_process()
+        if self._version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self.path}: its tables are of version {self._version}, this agentor knows version "
+                f"{SCHEMA_VERSION}. It can be read, not written; upgrade agentor"
+            )
         return self._writer.submit(operation)
 
-    @contextlib.contextmanager
-    def _reader(self) -> Iterator[apsw.Connection]:
-        with self._lock:
-            connection = self._idle_readers.pop() if self._idle_readers else None
-        connection = connection or open_connection(self._settings, read_only=True)
-        with store_errors(self.path):
-            yield connection
-        with self._lock:
-            self._idle_readers.append(connection)
+    def _write(self, operation: Callable[[apsw.Connection], T]) -> T:
+        return self._submit(operation).result()
+
+    def _read(self, query: Callable[[apsw.Connection], T]) -> T:
+        self._check_process()
+        check_file(self.path, self._identity)
+        with store_errors(self.path), self._readers.connection() as connection:
+            return query(connection)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(
+                f"{self.path}: this store was opened before os.fork(), in process {self._pid}; "
+                "open a new SQLiteStore in the child"
+            )
+
+
+def _close(writer: Writer, readers: Readers, identity: guard.Identity, pid: int) -> None:
+    """Also run when the store is dropped without `close`, and at the end of the interpreter."""
+    if os.getpid() == pid:
+        readers.close()
+        writer.close()
+        guard.closed(identity)

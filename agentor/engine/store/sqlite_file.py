@@ -11,13 +11,18 @@ from dataclasses import dataclass
 import apsw
 
 from agentor.engine import clock
-from agentor.errors import StoreError
+from agentor.errors import ConfigError, StoreError
 
 SCHEMA_VERSION = 1
 # Statements that lift version n to n + 1, at index n - 1. schema.sql is always the newest.
 UPGRADES: tuple[str, ...] = ()
 
-_OLDEST_SQLITE = (3, 51, 3)  # earlier ones can lose a WAL that is checkpointed while it is reset
+_OLDEST_SQLITE = (
+    3,
+    51,
+    3,
+)  # before, a race between a checkpoint and a writer could corrupt the file
+_SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL", "OFF")
 _JOURNAL_SIZE_LIMIT = 8 * 1024 * 1024  # bytes of -wal that stay allocated after a checkpoint
 
 
@@ -30,14 +35,33 @@ class Settings:
     synchronous: str
     vfs: str | None
 
+    @classmethod
+    def checked(
+        cls,
+        path: str | os.PathLike[str],
+        busy_timeout_s: float,
+        synchronous: str,
+        vfs: str | None,
+    ) -> Settings:
+        if os.fspath(path) in ("", ":memory:"):
+            raise ConfigError(
+                "SQLiteStore needs the path of a file; for runs in memory use MemoryStore()"
+            )
+        if synchronous not in _SYNCHRONOUS:
+            raise ConfigError(
+                f"synchronous={synchronous!r}: choose one of {', '.join(_SYNCHRONOUS)}"
+            )
+        if not 0 <= busy_timeout_s < 1_000_000:
+            raise ConfigError(f"busy_timeout_s={busy_timeout_s!r}: give a number of seconds")
+        # Absolute, so that a later chdir changes nothing and no path can look like a URI.
+        return cls(os.path.abspath(path), busy_timeout_s, synchronous, vfs)
+
 
 def open_connection(settings: Settings, *, read_only: bool = False) -> apsw.Connection:
     """A connection with our settings. `StoreError` says what is wrong with the file."""
     with store_errors(settings.path):
         connection = apsw.Connection(
-            settings.path,
-            flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE,
-            vfs=settings.vfs,
+            settings.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=settings.vfs
         )
         try:
             connection.set_busy_timeout(int(settings.busy_timeout_s * 1000))
@@ -69,8 +93,32 @@ def set_up_schema(connection: apsw.Connection, path: str) -> int:
 
 def create_private(path: str) -> None:
     """Make the file, readable by its owner only, if it is missing; SQLite gives -wal and -shm the same mode."""
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    if os.path.isdir(path):
+        raise StoreError(
+            f"{path} is a directory; name a file in it, or use FileStore for a directory"
+        )
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreError(
+            f"{path}: the file cannot be made ({error.strerror}); "
+            "check that its directory exists and may be written"
+        ) from error
+
+
+def check_file(path: str, opened: tuple[int, int]) -> None:
+    """Refuse to go on with a file that is no longer at its path: what is written to it is lost with it."""
+    try:
+        status = os.stat(path)
+        same = (status.st_dev, status.st_ino) == opened
+    except OSError:
+        same = False
+    if not same:
+        raise StoreError(
+            f"{path}: the file was deleted or replaced while it was open, so nothing more is saved to it; "
+            "put it back or choose another path, and open a new store"
+        )
 
 
 def check_sqlite_version() -> None:
@@ -99,8 +147,7 @@ def _version(connection: apsw.Connection) -> int:
     """0 for a file without our tables."""
     if not connection.table_exists("main", "agentor_schema"):
         return 0
-    (version,) = connection.execute("SELECT coalesce(max(version), 0) FROM agentor_schema").get
-    return int(version)
+    return int(connection.execute("SELECT coalesce(max(version), 0) FROM agentor_schema").get)
 
 
 def _upgrade(connection: apsw.Connection, version: int) -> int:

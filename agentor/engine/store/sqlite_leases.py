@@ -68,7 +68,7 @@ def check(connection: apsw.Connection, run_id: str, lease: Lease | None) -> None
     """Refuse an append by anyone but the holder. In the append's own transaction, so that it stays true."""
     holder = connection.execute(_HOLDER, (run_id,)).get
     if lease is not None:
-        if holder is None or holder[:2] != (lease.owner, lease.term):
+        if holder is None or (run_id, *holder[:2]) != (lease.run_id, lease.owner, lease.term):
             raise _lost(connection, lease)
     elif holder is not None and holder[2] > clock.now() and not is_gone(holder[0]):
         raise LeaseHeldError(run_id, holder[0], holder[2])

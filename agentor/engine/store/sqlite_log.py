@@ -16,6 +16,7 @@ from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_
 from agentor.errors import LogCorruptError, RunExistsError, RunNotFoundError
 
 UNFINISHED = "unfinished"
+COUNTS = tuple(Usage.__slots__)  # columns of agentor_runs that add up
 
 _LAST_SEQ = "SELECT last_seq FROM agentor_runs WHERE run_id = ?"
 
@@ -28,21 +29,14 @@ INSERT INTO agentor_runs (run_id, last_seq, status, created_at, updated_at)
 VALUES (:run_id, 0, :status, :now, :now)
 """
 
-# What the new events change of the summary; NULL leaves a column as it is.
-_SUMMARISE = """
+_FORGET_SUMMARY = """
 UPDATE agentor_runs SET
-    last_seq         = :last_seq,
-    status           = coalesce(:status, status),
-    agent            = coalesce(:agent, agent),
-    model            = coalesce(:model, model),
-    ended_at         = CASE WHEN :status IS NULL THEN ended_at ELSE :ended_at END,
-    input_tokens     = input_tokens + :input_tokens,
-    output_tokens    = output_tokens + :output_tokens,
-    total_tokens     = total_tokens + :total_tokens,
-    cached_tokens    = cached_tokens + :cached_tokens,
-    reasoning_tokens = reasoning_tokens + :reasoning_tokens,
-    updated_at       = :now
+    last_seq = coalesce(
+        (SELECT max(seq) FROM agentor_events WHERE run_id = :run_id), parent_seq),
+    status = :status, agent = NULL, model = NULL, ended_at = NULL, input_tokens = 0,
+    output_tokens = 0, total_tokens = 0, cached_tokens = 0, reasoning_tokens = 0
 WHERE run_id = :run_id
+RETURNING updated_at
 """
 
 _FORK_WHOLE = """
@@ -90,16 +84,13 @@ def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) ->
         connection.execute(_ADD_RUN, {"run_id": run_id, "status": UNFINISHED, "now": now})
     for seq, (event, body) in enumerate(zip(events, bodies, strict=True), (last_seq or 0) + 1):
         connection.execute(_ADD_EVENT, (run_id, seq, event.type, now, body))
-    connection.execute(
-        _SUMMARISE,
-        summary(events) | {"run_id": run_id, "last_seq": (last_seq or 0) + len(bodies), "now": now},
-    )
+    _update_run(connection, run_id, (last_seq or 0) + len(bodies), now, summary(events))
 
 
 def load(connection: apsw.Connection, run_id: str) -> list[Event]:
     """Every event of a run, those it shares with its ancestors first; [] if there is no such run."""
     rows = connection.execute(_LOAD, {"run_id": run_id}).fetchall()
-    return [_event(run_id, expected, *row) for expected, row in enumerate(rows, 1)]
+    return [_event(run_id, expected, row) for expected, row in enumerate(rows, 1)]
 
 
 def fork(
@@ -125,10 +116,16 @@ def fork(
         connection.execute(
             _FORK_EARLIER, {"src": src, "dst": dst, "at": at, "status": UNFINISHED, "now": now}
         )
-        connection.execute(
-            _SUMMARISE, summary(prefix) | {"run_id": dst, "last_seq": at, "now": now}
-        )
+        _update_run(connection, dst, at, now, summary(prefix))
     append(connection, dst, fork_tail(event, at))
+
+
+def summarise_anew(connection: apsw.Connection, run_id: str) -> None:
+    """Work out a run's summary from its events, as if it had never been kept."""
+    bindings = {"run_id": run_id, "status": UNFINISHED}
+    updated_at: Any = connection.execute(_FORGET_SUMMARY, bindings).get
+    events = load(connection, run_id)
+    _update_run(connection, run_id, len(events), updated_at, summary(events))
 
 
 def last_seq_of(connection: apsw.Connection, run_id: str) -> int | None:
@@ -138,23 +135,37 @@ def last_seq_of(connection: apsw.Connection, run_id: str) -> int | None:
 
 
 def summary(events: Iterable[Event]) -> dict[str, Any]:
-    """What events change of their run's row, as bindings of _SUMMARISE."""
-    changes: dict[str, Any] = {"status": None, "agent": None, "model": None, "ended_at": None}
+    """What events change of their run's row. Columns that stay as they are, are absent; counts are to be added."""
+    changes: dict[str, Any] = {}
     usage = Usage()
     for event in events:
         if event.type == GENERATION and event.usage is not None:
             usage += event.usage
         elif event.type == RUN_START:
             changes |= {"status": UNFINISHED, "ended_at": None}
-            changes["agent"] = event.agent or changes["agent"]
-            changes["model"] = event.model or changes["model"]
+            changes |= {"agent": event.agent} if event.agent else {}
+            changes |= {"model": event.model} if event.model else {}
         elif event.type == RUN_END:
             changes |= {"status": event.status or "completed", "ended_at": event.ended_at}
-    counts = {name: getattr(usage, name) for name in usage.__slots__}
-    return changes | counts
+    return changes | {name: count for name, count in usage.to_dict().items() if count}
 
 
-def _event(run_id: str, expected: int, seq: int, body: str) -> Event:
+def _update_run(
+    connection: apsw.Connection, run_id: str, last_seq: int, now: float, changes: dict[str, Any]
+) -> None:
+    # Naming only what changes spares the indexes: most appends touch no column that has one.
+    sets = [
+        f"{name} = {name} + :{name}" if name in COUNTS else f"{name} = :{name}" for name in changes
+    ]
+    connection.execute(
+        f"UPDATE agentor_runs SET {', '.join(['last_seq = :last_seq', 'updated_at = :now', *sets])} "
+        "WHERE run_id = :run_id",
+        changes | {"last_seq": last_seq, "now": now, "run_id": run_id},
+    )
+
+
+def _event(run_id: str, expected: int, row: Any) -> Event:
+    seq, body = row
     if seq != expected:
         raise LogCorruptError(run_id, expected, f"the log goes on with seq {seq} instead")
     try:

@@ -7,8 +7,8 @@ of its own, so that one refusal fails one caller. A caller's future is done when
 
 from __future__ import annotations
 
-import collections
 import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from agentor.engine.store.sqlite_file import explained
-from agentor.errors import AgentorError, StoreError
+from agentor.engine.store.sqlite_guard import let_go, watch_forks
+from agentor.errors import StoreError
 
 T = TypeVar("T")
 
@@ -44,19 +45,22 @@ class Writer:
         self._connection = connection
         self._path = path
         self._check_file = check_file
-        self._waiting: collections.deque[_Submission[Any]] = collections.deque()
-        self._changed = threading.Condition()
+        self._waiting: queue.SimpleQueue[_Submission[Any] | None] = queue.SimpleQueue()
+        self._room = threading.Condition()  # told when a batch has been taken
+        self._entry = threading.Lock()  # so that nothing is queued behind the None of `close`
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._committing = threading.Lock()  # held while a transaction is open
         self.commits = 0
-        self.committing = threading.Lock()  # held while a transaction is open
+        watch_forks(self)
 
     def submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
         """Queue an operation. Blocks only while MAX_WAITING others wait."""
         submission = _Submission(operation)
-        with self._changed:
-            while len(self._waiting) >= MAX_WAITING and not self._closed:
-                self._changed.wait()
+        if self._waiting.qsize() >= MAX_WAITING:
+            with self._room:
+                self._room.wait_for(lambda: self._waiting.qsize() < MAX_WAITING)
+        with self._entry:
             if self._closed:
                 raise StoreError(f"{self._path}: this store is closed; open a new one")
             if self._thread is None:
@@ -64,45 +68,70 @@ class Writer:
                     target=self._work, name="agentor-store-writer", daemon=True
                 )
                 self._thread.start()
-            self._waiting.append(submission)
-            self._changed.notify_all()
+            self._waiting.put(submission)
         return submission.future
 
     def close(self) -> None:
         """Commit what is waiting, end the thread, fold the WAL into the file."""
-        with self._changed:
+        with self._entry:
             if self._closed:
                 return
             self._closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
+            self._waiting.put(None)
+        if self._thread is None:
+            self._close_connection()
+        elif self._thread is not threading.current_thread():
             self._thread.join()
+
+    def pause(self) -> None:
+        """Return when no transaction is open; none begins before `go_on`."""
+        self._committing.acquire()
+
+    def go_on(self) -> None:
+        self._committing.release()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's connection."""
+        let_go(self._connection)
+
+    def _work(self) -> None:
+        open_for_more = True
+        while open_for_more:
+            batch, open_for_more = self._next_batch()
+            if wanted := [each for each in batch if each.future.set_running_or_notify_cancel()]:
+                self._answer(wanted)
+        self._close_connection()
+
+    def _next_batch(self) -> tuple[list[_Submission[Any]], bool]:
+        """Everything that waits, as soon as something does; and whether more may come."""
+        batch = []
+        submission = self._waiting.get()
+        while submission is not None:
+            batch.append(submission)
+            try:
+                submission = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+        with self._room:
+            self._room.notify_all()
+        return batch, submission is not None
+
+    def _answer(self, batch: list[_Submission[Any]]) -> None:
+        try:
+            with self._committing:
+                self._commit(batch)
+        except BaseException as error:  # whatever it is, nobody may wait for ever
+            self._roll_back()
+            for submission in batch:
+                submission.future.set_exception(self._told(error))
+        else:
+            for submission in batch:
+                _settle(submission)
+
+    def _close_connection(self) -> None:
         with contextlib.suppress(apsw.Error):  # busy: whoever closes last does it
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._connection.close()
-
-    def _work(self) -> None:
-        while batch := self._next_batch():
-            try:
-                with self.committing:
-                    self._commit(batch)
-            except BaseException as error:  # whatever it is, nobody may wait for ever
-                self._roll_back()
-                _fail_all(batch, error if isinstance(error, AgentorError) else self._told(error))
-            else:
-                for submission in batch:
-                    _settle(submission)
-
-    def _next_batch(self) -> list[_Submission[Any]]:
-        with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
-            batch = list(self._waiting)
-            self._waiting.clear()
-            self._changed.notify_all()
-        return [each for each in batch if each.future.set_running_or_notify_cancel()] or (
-            self._next_batch() if batch else []
-        )
 
     def _commit(self, batch: list[_Submission[Any]]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -131,7 +160,9 @@ class Writer:
             pass  # the commit has failed already, and says so to everyone in it
 
     def _told(self, error: BaseException) -> StoreError:
-        told = explained(error, self._path)
+        """A new exception for each caller: one object raised in several threads would mix their tracebacks."""
+        told = error if isinstance(error, StoreError) else None
+        told = StoreError(*told.args) if told is not None else explained(error, self._path)
         told.__cause__ = error
         return told
 
@@ -141,8 +172,3 @@ def _settle(submission: _Submission[Any]) -> None:
         submission.future.set_exception(submission.refusal)
     else:
         submission.future.set_result(submission.value)
-
-
-def _fail_all(batch: list[_Submission[Any]], error: BaseException) -> None:
-    for submission in batch:
-        submission.future.set_exception(error)

@@ -1,0 +1,193 @@
+"""Refuse what would lose committed rows without a sound.
+
+The file locks of POSIX belong to a process, not to a descriptor: closing *any* descriptor of a file drops all
+locks the process has on it. apsw brings an SQLite of its own, so the stdlib's `sqlite3` on the same file in the
+same process is a second library that knows nothing of the first one's locks, and takes them away. A forked
+child inherits connections whose locks it does not have. A network file system may not lock at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import apsw
+
+from agentor.errors import StoreError
+
+Identity = tuple[int, int]  # device, inode
+
+_NETWORK = frozenset(
+    {"9p", "afs", "ceph", "cifs", "fuse.sshfs", "glusterfs", "ncpfs", "nfs", "nfs4"}
+)
+_NETWORK_PREFIXES = ("smb", "fuse.gluster", "fuse.ceph", "fuse.s3", "fuse.gcs", "fuse.rclone")
+_MOUNTS = "/proc/self/mounts"
+
+_in_use: Counter[Identity] = Counter()  # files that stores of this process have open
+_lock = threading.RLock()
+
+
+def identity(path: str) -> Identity:
+    status = os.stat(path)
+    return status.st_dev, status.st_ino
+
+
+@contextlib.contextmanager
+def opening(path: str) -> Iterator[Identity]:
+    """Hold while a store opens its file; the file counts as in use from then on, until `closed`."""
+    with _lock:
+        found = identity(path)
+        if not _in_use[found]:
+            _refuse_foreign_descriptors(path, found)
+        _in_use[found] += 1
+        try:
+            yield found
+        except BaseException:
+            closed(found)
+            raise
+
+
+def closed(found: Identity) -> None:
+    with _lock:
+        _in_use[found] -= 1
+
+
+def refuse_network_file_system(path: str) -> None:
+    kind = _file_system(path)
+    if kind in _NETWORK or kind.startswith(_NETWORK_PREFIXES):
+        raise StoreError(
+            f"{path} lies on a network file system ({kind}), where SQLite's locks and WAL cannot be trusted; "
+            "choose a local disk, or pass allow_network_filesystem=True if only one process ever opens it"
+        )
+
+
+def _file_system(path: str) -> str:
+    """The type of the file system that `path` is on, '' where the system does not tell."""
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
+            entries = [line.split()[1:3] for line in mounts]
+    except OSError:
+        return ""
+    real = os.path.realpath(path)
+    kind, longest = "", -1
+    for point, found in entries:
+        point = point.encode().decode("unicode_escape")  # a space is written \040
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= longest:  # a later mount hides an earlier one at the same place
+            kind, longest = found, len(point)
+    return kind
+
+
+def _refuse_foreign_descriptors(path: str, found: Identity) -> None:
+    if any(_same_file(connection, found) for connection in apsw.connections()):
+        return  # the program's own apsw connections share our locks; which descriptors are theirs cannot be told
+    for descriptor in _descriptors():
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) == found:
+                raise StoreError(
+                    f"{path}: this process already has the file open otherwise (descriptor {descriptor}, "
+                    "perhaps the stdlib's sqlite3 or open()). Closing that would drop SQLite's locks and lose "
+                    "commits: close it first, or read a copy of the file"
+                )
+
+
+def _descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/dev/fd")]
+    except OSError:
+        return []
+
+
+def _same_file(connection: apsw.Connection, found: Identity) -> bool:
+    try:
+        return identity(connection.filename) == found
+    except (OSError, apsw.Error):
+        return False
+
+
+def _refuse_second_sqlite(event: str, args: tuple[Any, ...]) -> None:
+    if event != "sqlite3.connect" or not +_in_use:
+        return
+    path = _path_of(args[0])
+    with contextlib.suppress(OSError, ValueError):
+        if _in_use[identity(path)] > 0:
+            raise StoreError(
+                f"{path}: a SQLiteStore of this process has this file open, and the stdlib's sqlite3 is a second "
+                "SQLite that would drop its locks and lose commits. Read it through the store, from another "
+                "process, or from a copy; for your own tables use apsw"
+            )
+
+
+def _path_of(database: Any) -> str:
+    path = os.fsdecode(database) if isinstance(database, str | bytes | os.PathLike) else ""
+    if path.startswith("file:"):
+        path = unquote(path.removeprefix("file:").split("?")[0].split("#")[0])
+        path = "/" + path.lstrip("/") if path.startswith("//") else path
+    return path
+
+
+sys.addaudithook(_refuse_second_sqlite)
+
+
+def let_go(connection: apsw.Connection) -> None:
+    """Close an inherited connection without touching the WAL, which still belongs to the parent."""
+    with contextlib.suppress(apsw.Error):
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()
+
+
+class Forkable(Protocol):
+    """What holds connections, and what it does around os.fork.
+
+    Nothing may be under way when the process is copied, and the child lets go of all it inherits: SQLite would
+    else believe that the child has the locks which only the parent has, also for a new connection.
+    """
+
+    def pause(self) -> None: ...
+
+    def go_on(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_paused: list[Forkable] = []
+
+
+def watch_forks(holder: Forkable) -> None:
+    _watched.add(holder)
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+    _paused.extend(_watched)
+    for holder in _paused:
+        holder.pause()
+
+
+def _after_in_parent() -> None:
+    for holder in _paused:
+        holder.go_on()
+    _paused.clear()
+    _lock.release()
+
+
+def _after_in_child() -> None:
+    for holder in _paused:
+        holder.abandon()
+    _paused.clear()
+    _in_use.clear()
+    _lock.release()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+)

@@ -1,0 +1,81 @@
+"""Connections that only read: one per read under way, a few kept for the next."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import apsw
+
+from agentor.engine.store.sqlite_guard import let_go, watch_forks
+from agentor.errors import StoreError
+
+_IDLE_MAX = 4
+
+
+class Readers:
+    """Hands out reading connections. Every read fetches its rows whole, so none keeps the WAL from shrinking."""
+
+    def __init__(self, path: str, connect: Callable[[], apsw.Connection]) -> None:
+        self._path = path
+        self._connect = connect
+        self._idle: list[apsw.Connection] = []
+        self._busy = 0
+        self._closed = False
+        self._paused = False
+        self._changed = threading.Condition()
+        watch_forks(self)
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[apsw.Connection]:
+        connection = self._take()
+        try:
+            connection = connection or self._connect()
+            yield connection
+        finally:
+            self._give_back(connection)
+
+    def close(self) -> None:
+        """Wait for reads under way, then refuse every other."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._busy)
+            self._close_idle()
+
+    def pause(self) -> None:
+        """Return when no read is under way; none begins before `go_on`."""
+        with self._changed:
+            self._paused = True
+            self._changed.wait_for(lambda: not self._busy)
+
+    def go_on(self) -> None:
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """In a forked child: let go of the parent's connections."""
+        for connection in self._idle:
+            let_go(connection)
+
+    def _take(self) -> apsw.Connection | None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._paused)
+            if self._closed:
+                raise StoreError(f"{self._path}: this store is closed; open a new one")
+            self._busy += 1
+            return self._idle.pop() if self._idle else None
+
+    def _give_back(self, connection: apsw.Connection | None) -> None:
+        with self._changed:
+            self._busy -= 1
+            if connection is not None:
+                self._idle.append(connection)
+            if len(self._idle) > _IDLE_MAX:
+                self._idle.pop().close()
+            self._changed.notify_all()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()

@@ -1,0 +1,131 @@
+"""Which runs there are, without reading their events: pages of agentor_runs, and the check that it is right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import apsw
+
+from agentor.engine.events import Usage
+from agentor.engine.store import sqlite_log as log
+from agentor.errors import LogCorruptError, RunNotFoundError
+
+_PLAIN = (
+    *("run_id", "status", "agent", "model", "created_at", "updated_at", "ended_at"),
+    *("last_seq", "parent", "parent_seq"),
+)
+_COLUMNS = ", ".join(_PLAIN + log.COUNTS)
+_STRUCTURE = """
+SELECT 'run ' || run_id || ': last_seq is ' || last_seq || ', its events end at ' || found
+FROM (SELECT run_id, last_seq, coalesce(
+          (SELECT max(seq) FROM agentor_events AS e WHERE e.run_id = r.run_id), parent_seq) AS found
+      FROM agentor_runs AS r)
+WHERE found <> last_seq
+UNION ALL
+SELECT 'run ' || run_id || ': its parent ' || parent || ' is missing'
+FROM agentor_runs WHERE parent IS NOT NULL AND parent NOT IN (SELECT run_id FROM agentor_runs)
+UNION ALL
+SELECT DISTINCT 'run ' || run_id || ': has events, but no row in agentor_runs'
+FROM agentor_events WHERE run_id NOT IN (SELECT run_id FROM agentor_runs)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run at a glance. Times are seconds since the epoch; `usage` counts what a fork inherited, too."""
+
+    run_id: str
+    status: str  # "unfinished", or that of the last run_end
+    agent: str | None
+    model: str | None
+    created_at: float
+    updated_at: float
+    ended_at: float | None  # None while unfinished
+    last_seq: int
+    parent: str | None  # the run this one was forked from
+    parent_seq: int  # the last seq it shares with its parent; 0 without one
+    usage: Usage
+
+
+def page(
+    connection: apsw.Connection,
+    *,
+    limit: int | None,
+    after: str | None,
+    status: str | None,
+    agent: str | None,
+    since: float | None,
+) -> list[RunRow]:
+    """Runs in order of creation that match everything given."""
+    bindings: dict[str, Any] = {"limit": -1 if limit is None else limit}
+    conditions = []
+    if after is not None:
+        bindings["after"] = _number(connection, after)
+        conditions.append("number > :after")
+    for column, value in (("status", status), ("agent", agent)):
+        if value is not None:
+            bindings[column] = value
+            conditions.append(f"{column} = :{column}")
+    if since is not None:
+        bindings["since"] = since
+        conditions.append("created_at >= :since")
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    query = f"SELECT {_COLUMNS} FROM agentor_runs {where} ORDER BY number LIMIT :limit"
+    return [_row(found) for found in connection.execute(query, bindings).fetchall()]
+
+
+def counts(connection: apsw.Connection) -> dict[str, int]:
+    """How many runs and events the file holds; shared events of forks count once."""
+    runs, events = connection.execute(
+        "SELECT (SELECT count(*) FROM agentor_runs), (SELECT count(*) FROM agentor_events)"
+    ).get
+    return {"runs": runs, "events": events}
+
+
+def problems(connection: apsw.Connection) -> list[str]:
+    """What is wrong with the file, one sentence each; [] is fine."""
+    found = [str(line) for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
+    found += [str(line) for (line,) in connection.execute(_STRUCTURE).fetchall()]
+    for run_id in ids(connection):
+        found += _problems_of_run(connection, run_id)
+    return found
+
+
+def rebuild(connection: apsw.Connection) -> None:
+    """Work out every summary again from the events."""
+    for run_id in ids(connection):
+        log.summarise_anew(connection, run_id)
+
+
+def ids(connection: apsw.Connection) -> list[str]:
+    rows = connection.execute("SELECT run_id FROM agentor_runs ORDER BY number").fetchall()
+    return [str(run_id) for (run_id,) in rows]
+
+
+def _problems_of_run(connection: apsw.Connection, run_id: str) -> list[str]:
+    try:
+        events = log.load(connection, run_id)
+    except LogCorruptError as error:
+        return [str(error)]
+    told = connection.execute(
+        f"SELECT {_COLUMNS} FROM agentor_runs WHERE run_id = ?", (run_id,)
+    ).get
+    row, right = _row(told), log.summary(events)
+    is_told = {name: getattr(row, name) for name in ("status", "agent", "model", "ended_at")}
+    is_told |= {name: getattr(row.usage, name) for name in log.COUNTS}
+    is_right = dict.fromkeys(is_told) | dict.fromkeys(log.COUNTS, 0) | {"status": log.UNFINISHED}
+    wrong = [name for name, value in (is_right | right).items() if is_told[name] != value]
+    return [f"run {run_id}: its summary is out of date ({', '.join(wrong)})"] if wrong else []
+
+
+def _number(connection: apsw.Connection, run_id: str) -> int:
+    number = connection.execute("SELECT number FROM agentor_runs WHERE run_id = ?", (run_id,)).get
+    if number is None:
+        raise RunNotFoundError(run_id)
+    return int(number)
+
+
+def _row(found: Any) -> RunRow:
+    plain = dict(zip(_PLAIN, found, strict=False))
+    return RunRow(**plain, usage=Usage(*found[len(_PLAIN) :]))

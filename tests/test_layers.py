@@ -18,20 +18,19 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
 
+CORE = ("arguments", "argument_faults", "events", "replay", "decide", "request")
 MODEL_EDGE = (
     *("models", "settings", "transport", "redact", "failure", "adapt", "wire", "reply"),
     *("assembly", "argument_text", "gather", "sse", "usage"),
 )
 TOOL_EDGE = (
-    *("tools", "tool_signature", "tool_schema", "tool_perform", "strict_schema"),
-    *("docstrings", "run_context", "result_text"),
+    *("tools", "tool_signature", "tool_schema", "tool_fields", "tool_perform", "typed_dicts"),
+    *("closed_schema", "docstrings", "run_context", "result_text"),
 )
 # From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
 FLOORS = {
     "floor": ["agentor.errors", "agentor.engine.clock", "agentor.engine.strict_json"],
-    "core": [
-        f"agentor.engine.{name}" for name in ("arguments", "events", "replay", "decide", "request")
-    ],
+    "core": [f"agentor.engine.{name}" for name in CORE],
     "edges": [
         *(f"agentor.engine.{name}" for name in ("responses", "store", "recorder", "lease")),
         *(f"agentor.engine.{name}" for name in MODEL_EDGE),

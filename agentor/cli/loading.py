@@ -61,6 +61,8 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def _from_module(name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigError(f"{name!r} is neither a file that ends in .py nor the name of a module")
     _look_first_in(Path.cwd())
     try:
         return importlib.import_module(name)

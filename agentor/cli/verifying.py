@@ -23,7 +23,7 @@ from agentor.errors import LogCorruptError, RunNotFoundError
 class ChecksItself(Protocol):
     """A store that can say what is wrong with its file as a whole; [] if nothing is."""
 
-    def check(self) -> list[str]: ...
+    def integrity_check(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,13 @@ def verify(run_id: str | None, store_path: str | None, as_json: bool) -> None:
     SQLite file is also put through SQLite's own integrity check. Exit code 1 if there is anything to tell.
     """
     with existing_store(store_path) as store:
-        problems = [] if run_id else list(_of_the_store(store))
         names = [_known(store, run_id)] if run_id else store.list_runs()
-        for name in console.with_progress(names, "verifying runs"):
-            problems += _of_a_run(store, name)
+        found = [
+            problem
+            for name in console.with_progress(names, "verifying runs")
+            for problem in _of_a_run(store, name)
+        ]
+        problems = found if run_id else [*found, *_of_the_store(store, found)]
     _tell(len(names), problems, as_json)
     if problems:
         click.get_current_context().exit(1)
@@ -63,9 +66,11 @@ def _known(store: Store, run_id: str) -> str:
     return run_id
 
 
-def _of_the_store(store: Store) -> Iterator[Problem]:
+def _of_the_store(store: Store, found: list[Problem]) -> Iterator[Problem]:
+    """What the store finds by itself and nobody has told yet."""
+    told = {problem.problem for problem in found}
     if isinstance(store, ChecksItself):
-        yield from (Problem(None, found) for found in store.check())
+        yield from (Problem(None, text) for text in store.integrity_check() if text not in told)
 
 
 def _of_a_run(store: Store, run_id: str) -> Iterator[Problem]:

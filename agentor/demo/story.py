@@ -61,28 +61,50 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class _Provider:
+    """Who answers the agent, and how to tell that its tool's result is on disk while the answer is not."""
+
+    env: dict[str, str]
+    is_time: Callable[[_Stage], bool]
+    let_go: Callable[[], None]  # whoever asks from now on gets an answer
+
+
+@dataclass(frozen=True, slots=True)
 class _Stage:
     """Where the story plays: a directory, and the environment of the processes in it."""
 
     directory: Path
-    env: dict[str, str]
+    provider: _Provider
     teller: Teller
 
-    def start(self, *command: str) -> subprocess.Popen[bytes]:
+    @contextlib.contextmanager
+    def process(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A Python process in the directory; it does not outlive the block."""
         quiet = subprocess.DEVNULL if self.teller.silent else None
-        return subprocess.Popen(
-            [sys.executable, *command],
+        child = subprocess.Popen(
+            [sys.executable, *words],
             cwd=self.directory,
-            env=self.env,
+            env=self.provider.env,
             stdin=subprocess.DEVNULL,
             stdout=quiet,
             stderr=quiet,
         )
+        try:
+            yield child
+        finally:
+            child.kill()
+            child.wait()
 
     def agentor(self, *words: str) -> None:
         """Run the command line as a process of its own; `DemoFailedError` if it fails."""
         self.teller.shows_command(" ".join(["agentor", *(_quoted(word) for word in words)]))
-        code = self.start("-m", "agentor", *words).wait(_PATIENCE_S)
+        with self.process("-m", "agentor", *words) as child:
+            try:
+                code = child.wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                raise DemoFailedError(
+                    f"`agentor {words[0]}` has not ended within {_PATIENCE_S:.0f} s"
+                ) from None
         if code:
             raise DemoFailedError(f"`agentor {words[0]}` ended with exit code {code}")
 
@@ -101,10 +123,10 @@ def play(directory: Path, teller: Teller, *, live_model: str | None = None) -> O
     """Play the whole story in `directory`. With `live_model` a real provider answers, as OPENAI_API_KEY and
     OPENAI_BASE_URL say. `DemoFailedError` if anything is not as promised."""
     started = clock.monotonic()
-    with _provider(live_model) as (env, watch):
-        stage = _Stage(directory, env, teller)
+    with _live() if live_model else _stand_in() as provider:
+        stage = _Stage(directory, provider, teller)
         _write_script(stage, live_model or SCRIPT_MODEL)
-        run_id, killed_after = _kill_half_way(stage, watch)
+        run_id, killed_after = _kill_half_way(stage)
         answer = _resume(stage, run_id)
         fork_id, fork_answer = _fork(stage, run_id)
         teller.says("Both runs are in one SQLite file:")
@@ -121,44 +143,26 @@ def play(directory: Path, teller: Teller, *, live_model: str | None = None) -> O
     )
 
 
-_Watch = Callable[[_Stage, "subprocess.Popen[bytes]"], None]
+@contextlib.contextmanager
+def _stand_in() -> Iterator[_Provider]:
+    gate = Gate()
+    with weather_provider(gate) as server:
+        env = _environment() | {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "demo"}
+        env |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+        yield _Provider(env, lambda stage: gate.reached, gate.open)
 
 
 @contextlib.contextmanager
-def _provider(live_model: str | None) -> Iterator[tuple[dict[str, str], _Watch]]:
-    """The children's environment, and how to wait until the tool's result is on disk."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("AGENTOR_")}
-    if live_model:
-        yield env, _watch_the_store
-        return
-    gate = Gate()
-    with weather_provider(gate) as server:
-        env |= {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "demo"}
-        env |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+def _live() -> Iterator[_Provider]:
+    def has_result(stage: _Stage) -> bool:
+        logs = [stage.log(run_id) for run_id in stage.runs()]
+        return any(event.type == ev.TOOL_RESULT for log in logs for event in log)
 
-        def watch_the_gate(stage: _Stage, child: subprocess.Popen[bytes]) -> None:
-            _wait(child, lambda: gate.reached)
-
-        yield env, watch_the_gate
+    yield _Provider(_environment(), has_result, lambda: None)
 
 
-def _watch_the_store(stage: _Stage, child: subprocess.Popen[bytes]) -> None:
-    _wait(
-        child,
-        lambda: any(
-            event.type == ev.TOOL_RESULT for run in stage.runs() for event in stage.log(run)
-        ),
-    )
-
-
-def _wait(child: subprocess.Popen[bytes], ready: Callable[[], bool]) -> None:
-    until = clock.monotonic() + _PATIENCE_S
-    while not ready():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            code = child.wait(_LOOK_EVERY_S)
-            raise DemoFailedError(f"the agent ended by itself, with exit code {code}")
-        if clock.monotonic() > until:
-            raise DemoFailedError(f"no tool was called within {_PATIENCE_S:.0f} s")
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("AGENTOR_")}
 
 
 def _write_script(stage: _Stage, model: str) -> None:
@@ -169,15 +173,12 @@ def _write_script(stage: _Stage, model: str) -> None:
     stage.teller.shows_program(code)
 
 
-def _kill_half_way(stage: _Stage, watch: _Watch) -> tuple[str, str]:
+def _kill_half_way(stage: _Stage) -> tuple[str, str]:
     stage.teller.says("We start it, wait until the tool has answered, and kill it with SIGKILL:")
     stage.teller.shows_command(f"python {SCRIPT}")
-    child = stage.start(SCRIPT)
-    try:
-        watch(stage, child)
-    finally:
-        child.kill()
-        child.wait()
+    with stage.process(SCRIPT) as child:
+        _wait_for_the_time(stage, child)
+    stage.provider.let_go()
     (run_id,) = stage.runs()
     log = stage.log(run_id)
     stage.teller.shows_log(log)
@@ -187,6 +188,16 @@ def _kill_half_way(stage: _Stage, watch: _Watch) -> tuple[str, str]:
         )
     stage.teller.says("Killed. These events were on disk; nobody has told the answer yet.")
     return run_id, log[-1].type
+
+
+def _wait_for_the_time(stage: _Stage, child: subprocess.Popen[bytes]) -> None:
+    until = clock.monotonic() + _PATIENCE_S
+    while not stage.provider.is_time(stage):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = child.wait(_LOOK_EVERY_S)
+            raise DemoFailedError(f"the agent ended by itself, with exit code {code}")
+        if clock.monotonic() > until:
+            raise DemoFailedError(f"no tool was called within {_PATIENCE_S:.0f} s")
 
 
 def _resume(stage: _Stage, run_id: str) -> str | None:

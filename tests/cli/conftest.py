@@ -1,0 +1,47 @@
+"""A directory with a user's app and a store of runs, and the program to run on them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from stored_runs import APP, BODIES, Program, write
+
+from agentor.cli import main
+
+
+@pytest.fixture(params=["runs.db", "runs/"])
+def store_path(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory with app.py; imports leave nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+@pytest.fixture
+def program(place: Path) -> Program:
+    def run(*words: str, env: dict[str, str] | None = None) -> Result:
+        result = CliRunner().invoke(main, words, env=env)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+@pytest.fixture
+def stored(place: Path, store_path: str) -> str:
+    """A store with a finished run and one whose process died after the tool's result; its path."""
+    write(store_path, "finished", BODIES)
+    write(store_path, "killed", BODIES[:4])
+    return store_path

@@ -1,0 +1,147 @@
+"""`agentor resume` and `fork`: the run goes on, the answer is printed, the exit code says how it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from stored_runs import BODIES, Program, read_json, write
+
+
+def test_resume_finishes_a_killed_run_and_runs_no_tool_again(
+    program: Program, stored: str, place: Path
+) -> None:
+    result = program("resume", "app.py:agent", "killed", "--store", stored)
+    assert result.stdout == "It is sunny.\n"
+    assert "run killed completed" in result.stderr
+    assert result.exit_code == 0
+    assert not (place / "calls.txt").exists()
+    assert "completed" in program("show", "killed", "--store", stored).stdout
+
+
+def test_resume_of_a_finished_run_prints_its_answer_again(program: Program, stored: str) -> None:
+    before = program("show", "finished", "--events", "--store", stored).stdout
+    assert program("resume", "app.py:agent", "finished", "--store", stored).stdout == "Sunny.\n"
+    assert program("show", "finished", "--events", "--store", stored).stdout == before
+
+
+def test_resume_as_json(program: Program, stored: str) -> None:
+    told = read_json(program("resume", "app.py:agent", "killed", "--store", stored, "--json"))
+    assert (told["run_id"], told["status"], told["output"]) == (
+        "killed",
+        "completed",
+        "It is sunny.",
+    )
+    assert (told["error"], told["unsaved"]) == (None, 0)
+    assert told["usage"]["total_tokens"] >= 15
+
+
+def test_resume_uses_the_agents_own_store_unless_another_is_named(
+    program: Program, place: Path
+) -> None:
+    write("home/", "killed", BODIES[:4])
+    write("runs.db", "killed-too", BODIES[:4])
+    assert program("resume", "app.py:at_home", "killed").exit_code == 0
+    assert program("resume", "app.py:at_home", "killed-too").exit_code == 1
+    assert program("resume", "app.py:at_home", "killed-too", "--store", "runs.db").exit_code == 0
+
+
+def test_the_environment_names_the_store_of_an_agent_without_one(
+    program: Program, place: Path
+) -> None:
+    write("other.db", "killed", BODIES[:4])
+    env = {"AGENTOR_STORE": "other.db"}
+    assert program("resume", "app.py:agent", "killed", env=env).stdout == "It is sunny.\n"
+
+
+def test_a_run_that_does_not_complete_ends_with_exit_code_1(program: Program, stored: str) -> None:
+    write(stored, "begun", BODIES[:1])
+    result = program("resume", "app.py:hasty", "begun", "--store", stored)
+    assert result.stdout == ""
+    assert "max_turns" in result.stderr
+    assert "Reached max_turns (1) without a final answer." in result.stderr
+    assert result.exit_code == 1
+
+
+def test_max_turns_can_be_given(program: Program, stored: str) -> None:
+    write(stored, "begun", BODIES[:1])
+    words = ("resume", "app.py:hasty", "begun", "--store", stored)
+    assert program(*words, "--max-turns", "2").exit_code == 0
+    assert program(*words, "--max-turns", "0").exit_code == 2
+
+
+def test_a_failing_model_is_told_in_one_line_that_names_the_run(
+    program: Program, stored: str
+) -> None:
+    result = program("resume", "app.py:unlucky", "killed", "--store", stored)
+    assert result.stderr.startswith("Error: ConnectionError: the provider is down")
+    assert "'killed'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.exit_code == 1
+
+
+def test_a_failing_model_with_debug_gives_the_error_itself(program: Program, stored: str) -> None:
+    with pytest.raises(ConnectionError):
+        program("resume", "app.py:unlucky", "killed", "--store", stored, "--debug")
+
+
+def test_fork_goes_on_with_the_new_input_and_leaves_its_parent_alone(
+    program: Program, stored: str
+) -> None:
+    before = program("show", "finished", "--events", "--store", stored).stdout
+    words = ("fork", "app.py:agent", "finished", "Like a pirate", "--id", "pirate")
+    told = read_json(program(*words, "--store", stored, "--json"))
+    assert (told["run_id"], told["output"]) == ("pirate", "Arr!")
+    assert program("show", "finished", "--events", "--store", stored).stdout == before
+    row = read_json(program("show", "pirate", "--store", stored, "--json"))
+    assert row["forked_from"] == "finished"
+
+
+def test_fork_without_input_copies_a_finished_run(program: Program, stored: str) -> None:
+    told = read_json(program("fork", "app.py:agent", "finished", "--store", stored, "--json"))
+    assert told["output"] == "Sunny."
+    assert told["run_id"] != "finished"
+
+
+def test_fork_at_a_seq_takes_the_parent_up_to_there(
+    program: Program, stored: str, place: Path
+) -> None:
+    words = ("fork", "app.py:agent", "finished", "--at", "1", "--id", "early")
+    assert program(*words, "--store", stored).stdout == "It is sunny.\n"
+    assert (place / "calls.txt").read_text() == "London"
+
+
+def test_a_fork_id_that_is_taken_is_an_error(program: Program, stored: str) -> None:
+    words = ("fork", "app.py:agent", "finished", "again", "--id", "killed", "--store", stored)
+    result = program(*words)
+    assert result.stderr.startswith("Error: run 'killed' already exists")
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("verb", ["resume", "fork"])
+def test_an_unknown_run_is_exit_code_1(program: Program, stored: str, verb: str) -> None:
+    result = program(verb, "app.py:agent", "unknown", "--store", stored)
+    assert result.stderr.startswith("Error: no run 'unknown'")
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("verb", ["resume", "fork"])
+def test_a_missing_store_is_wrong_usage(program: Program, place: Path, verb: str) -> None:
+    result = program(verb, "app.py:agent", "killed")
+    assert "there is no store at 'runs.db'" in result.stderr
+    assert result.exit_code == 2
+    assert not (place / "runs.db").exists()
+
+
+@pytest.mark.parametrize("verb", ["resume", "fork"])
+def test_a_missing_agent_is_wrong_usage(program: Program, stored: str, verb: str) -> None:
+    result = program(verb, "app.py:nobody", "killed", "--store", stored)
+    assert result.stderr.startswith("Error: app.py has no 'nobody'")
+    assert result.exit_code == 2
+
+
+def test_an_app_that_raises_is_exit_code_1(program: Program, stored: str, place: Path) -> None:
+    (place / "broken.py").write_text("1 / 0")
+    result = program("resume", "broken.py:agent", "killed", "--store", stored)
+    assert result.stderr.startswith("Error: broken.py raised ZeroDivisionError")
+    assert result.exit_code == 1

@@ -1,0 +1,220 @@
+"""`agentor runs`, `show` and `verify`: what they tell, and that they change nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from stored_runs import BODIES, Program, read_json, write
+
+VERBS = [("runs",), ("show", "killed"), ("verify",)]
+
+
+def test_runs_lists_each_run_with_its_status(program: Program, stored: str) -> None:
+    result = program("runs", "--store", stored)
+    heading, finished, killed = result.stdout.splitlines()
+    assert heading.split()[:5] == ["run", "status", "agent", "turns", "tokens"]
+    assert finished.split()[:6] == ["finished", "completed", "Weather", "Agent", "2", "30"]
+    assert killed.split()[:6] == ["killed", "unfinished", "Weather", "Agent", "1", "15"]
+    assert "2.5 s" in finished
+    assert result.exit_code == 0
+
+
+def test_runs_as_json_holds_what_a_program_needs(program: Program, stored: str) -> None:
+    finished, killed = read_json(program("runs", "--store", stored, "--json"))
+    assert (finished["run_id"], finished["status"], finished["turns"]) == (
+        "finished",
+        "completed",
+        2,
+    )
+    assert finished["usage"]["total_tokens"] == 30
+    assert (finished["started_at"], finished["ended_at"]) == (1_780_000_000.0, 1_780_000_002.5)
+    assert (killed["status"], killed["ended_at"]) == ("unfinished", None)
+
+
+def test_runs_shows_the_newest_and_says_how_many_are_older(program: Program, stored: str) -> None:
+    result = program("runs", "--store", stored, "--limit", "1")
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["run", "killed"]
+    assert "1 older runs are not shown" in result.stderr
+
+
+def test_runs_names_the_parent_of_a_fork(program: Program, stored: str) -> None:
+    write(stored, "branch", [*BODIES, {"type": "fork", "forked_from": "finished", "forked_at": 7}])
+    row = read_json(program("runs", "--store", stored, "--json"))[-1]
+    assert (row["forked_from"], row["forked_at"]) == ("finished", 7)
+    assert "parent    finished at seq 7" in program("show", "branch", "--store", stored).stdout
+
+
+def test_runs_of_an_empty_store_says_so(program: Program, store_path: str) -> None:
+    write(store_path, "none", [])
+    assert program("runs", "--store", store_path).stdout == "There is no run in this store yet.\n"
+    assert read_json(program("runs", "--store", store_path, "--json")) == []
+
+
+def test_show_tells_the_story_and_what_a_resume_would_do(program: Program, stored: str) -> None:
+    result = program("show", "killed", "--store", stored)
+    assert "status    unfinished" in result.stdout
+    assert "user             How is Rome?" in result.stdout
+    assert 'call             get_weather(city="Rome")' in result.stdout
+    assert "get_weather gave sunny in Rome" in result.stdout
+    assert "resume    asks the model; no tool runs again" in result.stdout
+    assert result.exit_code == 0
+
+
+def test_show_events_prints_the_log_one_event_a_line(program: Program, stored: str) -> None:
+    lines = program("show", "killed", "--events", "--store", stored).stdout.splitlines()
+    log = [json.loads(line) for line in lines]
+    assert [event["type"] for event in log] == [
+        "run_start",
+        "generation",
+        "tool_call",
+        "tool_result",
+    ]
+    assert [event["seq"] for event in log] == [1, 2, 3, 4]
+
+
+def test_show_as_json_holds_the_row_and_the_events(program: Program, stored: str) -> None:
+    shown = read_json(program("show", "finished", "--store", stored, "--json"))
+    assert shown["status"] == "completed"
+    assert shown["resume"].startswith("nothing")
+    assert [event["seq"] for event in shown["events"]] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_what_a_tool_says_cannot_touch_the_terminal(program: Program, stored: str) -> None:
+    evil = [*BODIES[:3], BODIES[3] | {"result": "\x1b]0;pwned\x07[red]\x1b[2Jcleared[/red]"}]
+    write(
+        stored, "evil", [*evil, {"type": "run_end", "status": "failed\x1b[31m", "error": "\x1bcx"}]
+    )
+    for words in [("show", "evil"), ("runs",), ("verify",)]:
+        assert "\x1b" not in program(*words, "--store", stored).output
+    assert "gave [red]cleared[/red]" in program("show", "evil", "--store", stored).stdout
+
+
+def test_verify_finds_nothing_wrong_with_good_logs(program: Program, stored: str) -> None:
+    result = program("verify", "--store", stored)
+    assert result.stdout == "2 runs checked: all is well.\n"
+    assert result.exit_code == 0
+
+
+def test_verify_can_look_at_one_run(program: Program, stored: str) -> None:
+    assert program("verify", "killed", "--store", stored).stdout == "1 run checked: all is well.\n"
+
+
+def test_verify_tells_of_events_that_are_not_what_they_should_be(
+    program: Program, stored: str
+) -> None:
+    write(stored, "odd", [BODIES[0], BODIES[1] | {"digest": "0" * 32}, {"type": "teleport"}])
+    result = program("verify", "--store", stored)
+    assert "run odd: seq 2: the conversation is not the one" in result.stdout
+    assert "run odd: seq 3: an event of the unknown type 'teleport'" in result.stdout
+    assert "3 runs checked: 1 with problems." in result.stdout
+    assert result.exit_code == 1
+
+
+def test_verify_as_json_names_each_problem_and_its_run(program: Program, stored: str) -> None:
+    write(stored, "odd", [BODIES[0], {"type": "teleport"}])
+    found = read_json(program("verify", "--store", stored, "--json"))
+    assert (found["ok"], found["runs"]) == (False, 3)
+    assert [problem["run_id"] for problem in found["problems"]] == ["odd"]
+
+
+def test_a_torn_line_in_the_middle_damages_that_run_only(program: Program, place: Path) -> None:
+    write("runs/", "whole", BODIES)
+    write("runs/", "torn", BODIES)
+    path = place / "runs" / "torn.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:3], lines[3][:20] + "\n", *lines[4:]]))
+    verified = program("verify", "--store", "runs/")
+    assert "run torn:" in verified.stdout
+    assert "seq 4" in verified.stdout
+    assert verified.exit_code == 1
+    shown = program("show", "torn", "--store", "runs/")
+    assert shown.stderr.startswith("Error: run 'torn' is damaged at seq 4")
+    assert shown.exit_code == 1
+    rows = read_json(program("runs", "--store", "runs/", "--json"))
+    assert sorted((row["run_id"], row["status"]) for row in rows) == [
+        ("torn", "damaged"),
+        ("whole", "completed"),
+    ]
+
+
+def test_an_unreadable_line_of_an_old_log_is_told_by_verify(program: Program, place: Path) -> None:
+    (place / "runs").mkdir()
+    lines = [json.dumps(body) for body in BODIES]
+    (place / "runs" / "old.jsonl").write_text(
+        "\n".join([*lines[:5], '{"type": "mess', *lines[5:], ""])
+    )
+    result = program("verify", "--store", "runs/")
+    assert "run old: line 6 cannot be read" in result.stdout
+    assert result.exit_code == 1
+
+
+def test_verify_asks_sqlite_itself_whether_the_file_is_whole(program: Program, place: Path) -> None:
+    write("runs.db", "run", BODIES)
+    content = bytearray((place / "runs.db").read_bytes())
+    middle = content.index(b"agentor_events_no_gap")  # inside the schema's own page
+    content[middle - 40 : middle - 20] = b"\xff" * 20
+    (place / "runs.db").write_bytes(content)
+    result = program("verify", "--store", "runs.db")
+    assert result.exit_code == 1
+    assert "runs.db" in result.output or "the store" in result.output
+
+
+@pytest.mark.parametrize("words", VERBS)
+@pytest.mark.parametrize("missing", ["nowhere.db", "nowhere/", "no/such/dir/runs.db"])
+def test_a_missing_store_is_an_error_and_is_not_created(
+    program: Program, place: Path, words: tuple[str, ...], missing: str
+) -> None:
+    before = sorted(place.rglob("*"))
+    result = program(*words, "--store", missing)
+    assert f"there is no store at '{missing}'" in result.stderr
+    assert result.exit_code == 2
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_a_file_that_is_no_database_is_an_error(
+    program: Program, place: Path, words: tuple[str, ...]
+) -> None:
+    (place / "notes.txt").write_text("not a database, just a long enough text " * 50)
+    result = program(*words, "--store", "notes.txt")
+    assert "no SQLite database" in result.stderr
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_an_unknown_run_is_an_error_of_one_line(program: Program, stored: str, verb: str) -> None:
+    result = program(verb, "unknown", "--store", stored)
+    assert result.stderr.startswith("Error: no run 'unknown' in this store")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("verb", ["show", "verify"])
+def test_a_bad_run_id_is_wrong_usage(program: Program, stored: str, verb: str) -> None:
+    result = program(verb, "../etc/passwd", "--store", stored)
+    assert result.stderr.startswith("Error: bad run id '../etc/passwd'")
+    assert result.exit_code == 2
+
+
+def test_the_store_is_found_by_the_environment_and_by_default(
+    program: Program, place: Path
+) -> None:
+    write("elsewhere.db", "there", BODIES)
+    write("runs.db", "here", BODIES)
+    (there,) = read_json(program("runs", "--json", env={"AGENTOR_STORE": "elsewhere.db"}))
+    (here,) = read_json(program("runs", "--json"))
+    assert (there["run_id"], here["run_id"]) == ("there", "here")
+
+
+def test_debug_gives_the_error_itself(program: Program, stored: str) -> None:
+    with pytest.raises(KeyError, match="no run 'unknown'"):
+        program("show", "unknown", "--store", stored, "--debug")
+
+
+def test_reading_changes_no_event(program: Program, stored: str, place: Path) -> None:
+    before = program("show", "killed", "--events", "--store", stored).stdout
+    for words in VERBS:
+        program(*words, "--store", stored)
+    assert program("show", "killed", "--events", "--store", stored).stdout == before

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
 from agentor.engine import strict_json
-from agentor.engine.closed_schema import close_schema
+from agentor.engine.strict_schema import close_schema
 from agentor.errors import ConfigError
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +40,9 @@ class FileStore:
     def __init__(self, directory: str | os.PathLike[str] = "runs") -> None:
         self.directory = Path(directory)
         self._ends: dict[str, _End] = {}
-        self._lock = threading.Lock()
+        self._ages: dict[
+            str, tuple[int, int]
+        ] = {}  # by run id: when it was first seen, and how many before
         with _store_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             os.scandir(self.directory).close()  # unreadable: better told now than at the first load
@@ -56,7 +57,8 @@ class FileStore:
 
     def append_many(self, run_id: str, events: Sequence[Event], lease: Lease | None = None) -> None:
         path = self.path(run_id)
-        with _store_errors(path), self._lock, self._locks.permission(run_id, lease):
+        with _store_errors(path):
+            self._locks.check(run_id, lease)
             if events:
                 self._append(run_id, path, events)
 
@@ -64,11 +66,12 @@ class FileStore:
         return self._read(run_id).events
 
     def list_runs(self) -> list[str]:
+        """Run ids, newest last: by creation here, by last change for runs made elsewhere before the first look."""
         with _store_errors(self.directory):
             found = [
-                (entry.stat().st_mtime_ns, entry.name.removesuffix(_SUFFIX))
-                for entry in os.scandir(self.directory)
-                if entry.name.endswith(_SUFFIX) and entry.stat().st_size
+                (self._age(run_id, status), run_id)
+                for run_id, status in _files(self.directory)
+                if status.st_size
             ]
         return [run_id for _, run_id in sorted(found)]
 
@@ -122,6 +125,7 @@ class FileStore:
                 raise
             if is_new:
                 _sync_directory(self.directory)
+                self._age(run_id, os.fstat(descriptor))
             self._ends[run_id] = _End(end.size + len(content), end.last_seq + len(bodies))
 
     def _end(self, run_id: str, descriptor: int) -> _End:
@@ -131,6 +135,10 @@ class FileStore:
             return known
         log = read_jsonl(run_id, os.pread(descriptor, size, 0))
         return _End(log.good_size, len(log.events), log.needs_newline)
+
+    def _age(self, run_id: str, status: os.stat_result) -> tuple[int, int]:
+        # Remembered, so that an append does not move its run; counted, since clocks of file systems are coarse.
+        return self._ages.setdefault(run_id, (status.st_mtime_ns, len(self._ages)))
 
     def _undo(self, run_id: str, descriptor: int, end: _End) -> None:
         """Take back a half-written append; if even that fails, the torn line is ignored when it is read."""
@@ -151,10 +159,19 @@ class FileStore:
                 os.close(descriptor)
             os.link(scratch, target)
             _sync_directory(self.directory)
+            self._age(run_id, os.stat(target))
         except FileExistsError:
             raise RunExistsError(run_id) from None
         finally:
             scratch.unlink(missing_ok=True)
+
+
+def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in os.scandir(directory):
+        name = entry.name.removesuffix(_SUFFIX)
+        if name != entry.name and not name.startswith("."):
+            with contextlib.suppress(FileNotFoundError):  # deleted while we look
+                yield name, entry.stat()
 
 
 def _lines(bodies: Sequence[str]) -> bytes:

@@ -8,13 +8,11 @@ worker that hangs keeps the run until it is killed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
 import threading
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +36,10 @@ class FileLocks:
                 return self._renewed(run_id, ttl_s)
             descriptor = self._open(run_id)
             try:
-                self._take(descriptor, run_id)
+                _take(descriptor, run_id, fcntl.LOCK_EX)
                 term = _read(descriptor).get("term", 0) + 1
                 lease = Lease(run_id, owner, term, clock.now() + ttl_s, ttl_s)
-                _write(descriptor, lease)
+                _write(descriptor, _content(lease))
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -56,28 +54,19 @@ class FileLocks:
     def release(self, lease: Lease) -> None:
         with self._lock, contextlib.suppress(LeaseLostError):
             self._check(lease)
-            os.close(self._held.pop(lease.run_id)[0])
-
-    @contextlib.contextmanager
-    def permission(self, run_id: str, lease: Lease | None) -> Iterator[None]:
-        """Hold while appending: with a lease it must be the current one, without one nobody may hold the run."""
-        if lease is not None:
-            if lease.run_id != run_id:
-                raise LeaseLostError(run_id)
-            with self._lock:
-                self._check(lease)
-            yield
-            return
-        try:
-            descriptor = os.open(self._path(run_id), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:  # nobody has ever held it
-            yield
-            return
-        try:
-            self._take(descriptor, run_id)
-            yield
-        finally:
+            descriptor, _ = self._held.pop(lease.run_id)
+            _write(descriptor, {"term": lease.term})
             os.close(descriptor)
+
+    def check(self, run_id: str, lease: Lease | None) -> None:
+        """Refuse an append: with a lease unless it is the current one, without one while somebody holds the run."""
+        if lease is None:
+            self._check_free(run_id)
+            return
+        if lease.run_id != run_id:
+            raise LeaseLostError(run_id)
+        with self._lock:
+            self._check(lease)
 
     def close(self) -> None:
         with self._lock:
@@ -89,7 +78,7 @@ class FileLocks:
         descriptor, lease = self._held[run_id]
         renewed = Lease(run_id, lease.owner, lease.term, clock.now() + ttl_s, ttl_s)
         self._held[run_id] = (descriptor, renewed)
-        _write(descriptor, renewed)
+        _write(descriptor, _content(renewed))
         return renewed
 
     def _check(self, lease: Lease) -> None:
@@ -100,6 +89,19 @@ class FileLocks:
         if (current.owner, current.term) != (lease.owner, lease.term):
             raise LeaseLostError(lease.run_id, current.owner, current.expires_at)
 
+    def _check_free(self, run_id: str) -> None:
+        try:
+            descriptor = os.open(self._path(run_id), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:  # nobody has ever held it
+            return
+        try:
+            if "owner" in _read(
+                descriptor
+            ):  # alive, or dead without having said so: the lock tells
+                _take(descriptor, run_id, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+
     def _path(self, run_id: str) -> Path:
         return self._directory / f"{run_id}.lock"
 
@@ -107,15 +109,14 @@ class FileLocks:
         self._directory.mkdir(parents=True, exist_ok=True)
         return os.open(self._path(run_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def _take(self, descriptor: int, run_id: str) -> None:
-        # flock belongs to the open file, so it also keeps two holders in one process apart.
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            holder = _read(descriptor)
-            raise LeaseHeldError(run_id, holder.get("owner"), holder.get("expires_at")) from None
+
+def _take(descriptor: int, run_id: str, kind: int) -> None:
+    # flock belongs to the open file, so it also keeps two holders in one process apart.
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = _read(descriptor)
+        raise LeaseHeldError(run_id, holder.get("owner"), holder.get("expires_at")) from None
 
 
 def _read(descriptor: int) -> dict[str, Any]:
@@ -128,10 +129,13 @@ def _read(descriptor: int) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _write(descriptor: int, lease: Lease) -> None:
+def _write(descriptor: int, content: dict[str, Any]) -> None:
     # Padded to one length: a shorter text would leave the end of the longer one before it.
-    text = json.dumps({"term": lease.term, "owner": lease.owner, "expires_at": lease.expires_at})
-    os.pwrite(descriptor, text.ljust(512).encode() + b"\n", 0)
+    os.pwrite(descriptor, json.dumps(content).ljust(512).encode() + b"\n", 0)
+
+
+def _content(lease: Lease) -> dict[str, Any]:
+    return {"term": lease.term, "owner": lease.owner, "expires_at": lease.expires_at}
 
 
 _all_locks: weakref.WeakSet[FileLocks] = weakref.WeakSet()

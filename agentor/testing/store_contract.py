@@ -1,0 +1,424 @@
+"""What every store must do, as a test suite to inherit from: for the bundled stores, and for your own.
+
+    from agentor.testing.store_contract import StoreContract
+
+    class TestMyStore(StoreContract):
+        def make_store(self, place):          # place: an empty directory of this test's own
+            return MyStore(place / "events")
+
+pytest finds the tests through the subclass. What a store need not offer (several events in one commit, forks,
+leases) is tested when it is there, and skipped when not. Three attributes say what yours does not promise:
+
+    is_persistent = False       # a second store made from the same place does not see the runs of the first
+    refuses_conflicts = False   # append does not check the seq of an event: two workers can mix their events
+    checks_run_ids = False      # the store relies on agentor to check ids, which it does at every entry
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentor.engine.events import FORK, GENERATION, MESSAGE, RUN_END, RUN_START, Event, Usage
+from agentor.engine.store.forking import fork_run
+from agentor.engine.store.protocol import AppendsMany, Closes, Forks, Lease, Leases, Store, Submits
+from agentor.errors import (
+    LeaseHeldError,
+    LeaseLostError,
+    RunExistsError,
+    RunNotFoundError,
+    SequenceConflictError,
+)
+
+BAD_RUN_IDS = ("", ".", "..", ".hidden", "a/b", "a\\b", "a b", "a\n", "é", "x" * 129, "a\0")
+
+FULL_EVENT = Event(
+    GENERATION,
+    text="grüß\u2028dich \U0001f600 \x00 end",
+    reasoning='quotes " and \\ and\nlines\r\n',
+    args={"deep": [{"er": [1, 2.5, None, True, ""]}]},
+    usage=Usage(3, 4, 7, 1, 2),
+    calls=[{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+    messages=[{"role": "user", "content": "hi"}],
+    started_at=1.25,
+    ended_at=2.5,
+    provider_fields={"signature": "AAA="},
+    extra={"not_yet_invented": {"kept": [1]}},
+)
+
+
+def start(**fields: Any) -> Event:
+    return Event(RUN_START, agent="tester", model="none", **fields)
+
+
+def said(text: str, **fields: Any) -> Event:
+    return Event(MESSAGE, text=text, **fields)
+
+
+def texts(events: list[Event]) -> list[str | None]:
+    return [event.text for event in events]
+
+
+class StoreContract:
+    """Inherit, say how a store is made, and let pytest run the rest."""
+
+    is_persistent = True
+    refuses_conflicts = True
+    checks_run_ids = True
+
+    def make_store(self, place: Path) -> Store:
+        raise NotImplementedError(
+            "make_store(place) must give a store that keeps its runs in `place`"
+        )
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Iterator[Store]:
+        store = self.make_store(tmp_path)
+        yield store
+        close(store)
+
+    # The three methods that make a store.
+
+    def test_it_has_the_three_methods(self, store: Store) -> None:
+        assert isinstance(store, Store)
+
+    def test_an_unknown_run_has_no_events(self, store: Store) -> None:
+        assert store.load("nobody") == []
+        assert store.list_runs() == []
+
+    def test_events_come_back_in_order_and_count_from_one(self, store: Store) -> None:
+        for event in (start(seq=1), said("a", seq=2), said("b", seq=3), Event(RUN_END, seq=4)):
+            store.append("run", event)
+        loaded = store.load("run")
+        assert [event.type for event in loaded] == [RUN_START, MESSAGE, MESSAGE, RUN_END]
+        assert [event.seq for event in loaded] == [1, 2, 3, 4]
+
+    def test_an_event_comes_back_equal_with_what_nobody_knows(self, store: Store) -> None:
+        unknown = Event("invented_later", seq=2, extra={"colour": "blue", "list": [1, {"a": None}]})
+        store.append("run", FULL_EVENT.with_(seq=1))
+        store.append("run", unknown)
+        assert store.load("run") == [FULL_EVENT.with_(seq=1), unknown]
+
+    def test_what_is_loaded_belongs_to_the_caller(self, store: Store) -> None:
+        arguments: dict[str, Any] = {"city": "London"}
+        store.append("run", start(seq=1, args=arguments))
+        arguments["city"] = "Paris"
+        loaded = store.load("run")[0].args
+        assert loaded == {"city": "London"}
+        loaded["city"] = "Rome"
+        assert store.load("run")[0].args == {"city": "London"}
+
+    def test_a_long_text_comes_back_whole(self, store: Store) -> None:
+        text = "é\n" * 300_000
+        store.append("run", said(text, seq=1))
+        assert texts(store.load("run")) == [text]
+
+    def test_runs_do_not_mix(self, store: Store) -> None:
+        for seq in (1, 2, 3):
+            for run_id in ("a", "b.b", "-c_"):
+                store.append(run_id, said(run_id, seq=seq))
+        for run_id in ("a", "b.b", "-c_"):
+            assert texts(store.load(run_id)) == [run_id] * 3
+
+    def test_runs_are_listed_newest_last(self, store: Store) -> None:
+        run_ids = ["m", "z", "a", "k"]
+        for run_id in run_ids:
+            store.append(run_id, start(seq=1))
+        assert store.list_runs() == run_ids
+
+    def test_a_second_store_sees_what_the_first_has_acknowledged(self, tmp_path: Path) -> None:
+        if not self.is_persistent:
+            pytest.skip("keeps its runs in memory")
+        first, second = self.make_store(tmp_path), self.make_store(tmp_path)
+        first.append("run", start(seq=1))
+        assert second.load("run") == first.load("run") == [start(seq=1)]
+        second.append("run", said("from the second", seq=2))
+        first.append("run", said("from the first", seq=3))
+        assert texts(second.load("run")) == [None, "from the second", "from the first"]
+        close(first)
+        close(second)
+        third = self.make_store(tmp_path)
+        assert texts(third.load("run")) == [None, "from the second", "from the first"]
+        close(third)
+
+    # Who may write the next event.
+
+    def test_an_event_without_seq_takes_the_next(self, store: Store) -> None:
+        self._needs_conflicts()
+        store.append("run", start())
+        store.append("run", said("a", seq=2))
+        store.append("run", said("b"))
+        assert [event.seq for event in store.load("run")] == [1, 2, 3]
+
+    @pytest.mark.parametrize("seq", [0, 1, 2, 4, 99])
+    def test_a_seq_that_is_not_the_next_is_refused_and_changes_nothing(
+        self, store: Store, seq: int
+    ) -> None:
+        self._needs_conflicts()
+        store.append("run", start(seq=1))
+        store.append("run", said("a", seq=2))
+        before = store.load("run")
+        with pytest.raises(SequenceConflictError) as caught:
+            store.append("run", said("late", seq=seq))
+        assert (caught.value.run_id, caught.value.seq) == ("run", seq)
+        assert store.load("run") == before
+        store.append("run", said("b", seq=3))
+
+    def test_a_run_begins_with_seq_one(self, store: Store) -> None:
+        self._needs_conflicts()
+        with pytest.raises(SequenceConflictError):
+            store.append("run", said("a", seq=2))
+        assert store.load("run") == []
+        assert store.list_runs() == []
+
+    def test_of_many_threads_at_one_seq_one_wins(self, store: Store) -> None:
+        self._needs_conflicts()
+        store.append("run", start(seq=1))
+        outcomes = race(8, lambda n: store.append("run", said(f"{n}", seq=2)))
+        assert outcomes.count(None) == 1
+        assert all(
+            outcome is None or isinstance(outcome, SequenceConflictError) for outcome in outcomes
+        )
+        assert texts(store.load("run")) == [None, f"{outcomes.index(None)}"]
+
+    def test_many_threads_without_seq_leave_no_gap(self, store: Store) -> None:
+        self._needs_conflicts()
+
+        def five_times(number: int) -> None:
+            for i in range(5):
+                store.append("run", said(f"{number}.{i}"))
+
+        outcomes = race(6, five_times)
+        assert outcomes == [None] * 6
+        loaded = store.load("run")
+        assert [event.seq for event in loaded] == list(range(1, 31))
+        assert len(set(texts(loaded))) == 30
+
+    @pytest.mark.parametrize("value", [float("nan"), {1, 2}, b"bytes", object()])
+    def test_what_is_no_json_is_refused_and_changes_nothing(self, store: Store, value: Any) -> None:
+        self._needs_conflicts()
+        store.append("run", start(seq=1))
+        with pytest.raises((ValueError, TypeError)):
+            store.append("run", Event("tool_call", args={"value": value}, seq=2))
+        assert store.load("run") == [start(seq=1)]
+        store.append("run", said("after", seq=2))
+
+    def test_a_lone_surrogate_is_stored_as_the_replacement_character(self, store: Store) -> None:
+        self._needs_conflicts()
+        store.append("run", said("a\ud800b", seq=1))
+        assert texts(store.load("run")) == ["a\ufffdb"]
+
+    @pytest.mark.parametrize("run_id", BAD_RUN_IDS)
+    def test_a_bad_run_id_is_a_value_error(self, store: Store, run_id: str) -> None:
+        if not self.checks_run_ids:
+            pytest.skip("relies on agentor to check ids")
+        with pytest.raises(ValueError, match="run id"):
+            store.append(run_id, start())
+        with pytest.raises(ValueError, match="run id"):
+            store.load(run_id)
+        assert store.list_runs() == []
+
+    # fork_run works with any store.
+
+    def test_a_fork_is_the_run_and_one_fork_event(self, store: Store) -> None:
+        fill(store, "parent", 4)
+        fork_id = fork_run(store, "parent", "child")
+        assert fork_id == "child"
+        *copied, last = store.load("child")
+        assert copied == store.load("parent")
+        assert (last.type, last.forked_from, last.forked_at, last.seq) == (FORK, "parent", 4, 5)
+        assert last.started_at is not None
+        assert store.list_runs() == ["parent", "child"]
+
+    def test_a_fork_at_a_seq_leaves_out_what_came_later(self, store: Store) -> None:
+        fill(store, "parent", 5)
+        child = store.load(fork_run(store, "parent", at=2))
+        assert child[:-1] == store.load("parent")[:2]
+        assert (child[-1].type, child[-1].forked_at, child[-1].seq) == (FORK, 2, 3)
+
+    @pytest.mark.parametrize("at", [0, -1, 4])
+    def test_a_fork_at_a_seq_the_run_does_not_have_is_refused(self, store: Store, at: int) -> None:
+        fill(store, "parent", 3)
+        with pytest.raises(ValueError, match="seq"):
+            fork_run(store, "parent", "child", at=at)
+        assert store.list_runs() == ["parent"]
+
+    def test_a_fork_under_a_taken_id_is_refused_and_nothing_is_copied(self, store: Store) -> None:
+        fill(store, "parent", 3)
+        fill(store, "other", 1)
+        before = store.load("other")
+        with pytest.raises(RunExistsError):
+            fork_run(store, "parent", "other")
+        with pytest.raises(RunExistsError):
+            fork_run(store, "parent", "parent")
+        assert store.load("other") == before
+
+    def test_a_fork_of_an_unknown_run_is_refused(self, store: Store) -> None:
+        with pytest.raises(RunNotFoundError):
+            fork_run(store, "nobody", "child")
+        assert store.list_runs() == []
+
+    def test_parent_and_fork_go_on_without_touching_each_other(self, store: Store) -> None:
+        fill(store, "parent", 2)
+        fork_run(store, "parent", "child")
+        store.append("parent", said("parent", seq=3))
+        store.append("child", said("child", seq=4))
+        assert texts(store.load("parent"))[2:] == ["parent"]
+        assert texts(store.load("child"))[2:] == [None, "child"]
+
+    def test_forks_of_forks_keep_the_whole_line(self, store: Store) -> None:
+        fill(store, "0", 3)
+        for depth in range(1, 6):
+            fork_run(store, str(depth - 1), str(depth))
+            store.append(str(depth), said(f"at {depth}", seq=3 + 2 * depth))
+        assert texts(store.load("5"))[4::2] == [f"at {depth}" for depth in range(1, 6)]
+        early = store.load(fork_run(store, "5", at=2))
+        assert early[:-1] == store.load("0")[:2]
+
+    # What a store may offer.
+
+    def test_fork_copies_and_adds_nothing(self, store: Store) -> None:
+        forks: Forks = offered(store, Forks)
+        fill(store, "parent", 3)
+        before = store.load("parent")
+        forks.fork("parent", "child")
+        assert store.load("child") == store.load("parent") == before
+        with pytest.raises(RunExistsError):
+            forks.fork("parent", "child")
+        with pytest.raises(RunNotFoundError):
+            forks.fork("nobody", "grandchild")
+
+    def test_append_many_saves_all(self, store: Store) -> None:
+        many: AppendsMany = offered(store, AppendsMany)
+        many.append_many("run", [start(), said("a", seq=2), said("b")])
+        many.append_many("run", [])
+        many.append_many("run", [said("c", seq=4)])
+        assert [event.seq for event in store.load("run")] == [1, 2, 3, 4]
+
+    def test_append_many_refuses_all_or_nothing(self, store: Store) -> None:
+        many: AppendsMany = offered(store, AppendsMany)
+        with pytest.raises(SequenceConflictError):
+            many.append_many("run", [start(seq=1), said("gap", seq=3)])
+        with pytest.raises((ValueError, TypeError)):
+            many.append_many("run", [start(seq=1), Event("x", args={"no": object()}, seq=2)])
+        assert store.load("run") == []
+        assert store.list_runs() == []
+
+    def test_submit_tells_in_its_future_what_became_of_it(self, store: Store) -> None:
+        submits: Submits = offered(store, Submits)
+        futures = [submits.submit("run", [said(f"{seq}", seq=seq)]) for seq in (1, 2, 2, 3)]
+        errors = [future.exception(timeout=30) for future in futures]
+        assert [type(error) for error in errors] == [
+            *(type(None), type(None), SequenceConflictError, type(None))
+        ]
+        assert texts(store.load("run")) == ["1", "2", "3"]
+
+    def test_one_worker_at_a_time_holds_a_run(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        first = leases.acquire("run", "me", 30)
+        assert (first.run_id, first.owner, first.ttl_s) == ("run", "me", 30)
+        with pytest.raises(LeaseHeldError) as caught:
+            leases.acquire("run", "you", 30)
+        assert (caught.value.owner, caught.value.expires_at) == ("me", first.expires_at)
+        assert leases.acquire("another", "you", 30).owner == "you"
+        leases.release(first)
+        assert leases.acquire("run", "you", 30).term > first.term
+
+    def test_only_the_holder_may_append(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        many: AppendsMany = offered(store, AppendsMany)
+        lease = leases.acquire("run", "me", 30)
+        with pytest.raises(LeaseHeldError):
+            store.append("run", start(seq=1))
+        many.append_many("run", [start(seq=1)], lease)
+        leases.release(lease)
+        store.append("run", said("free again", seq=2))
+        assert len(store.load("run")) == 2
+
+    def test_an_old_term_cannot_append_after_the_lease_changed_hands(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        many: AppendsMany = offered(store, AppendsMany)
+        old = leases.acquire("run", "me", 30)
+        many.append_many("run", [start(seq=1)], old)
+        leases.release(old)
+        with pytest.raises(LeaseLostError):
+            many.append_many("run", [said("released", seq=2)], old)
+        new = leases.acquire("run", "you", 30)
+        with pytest.raises(LeaseLostError) as caught:
+            many.append_many("run", [said("too late", seq=2)], old)
+        assert caught.value.owner == "you"
+        with pytest.raises(LeaseLostError):
+            leases.renew(old)
+        leases.release(old)  # not ours to give back: nothing happens
+        many.append_many("run", [said("mine", seq=2)], new)
+        assert texts(store.load("run")) == [None, "mine"]
+
+    def test_a_lease_is_good_for_its_own_run_only(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        many: AppendsMany = offered(store, AppendsMany)
+        lease = leases.acquire("run", "me", 30)
+        with pytest.raises(LeaseLostError):
+            many.append_many("another", [start(seq=1)], lease)
+
+    def test_renewing_keeps_the_term_and_moves_the_expiry(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        lease = leases.acquire("run", "me", 30)
+        renewed = leases.renew(lease)
+        assert isinstance(renewed, Lease)
+        assert (renewed.term, renewed.owner) == (lease.term, lease.owner)
+        assert renewed.expires_at >= lease.expires_at
+
+    def test_of_many_threads_one_gets_the_lease(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        outcomes = race(6, lambda n: leases.acquire("run", f"worker {n}", 30))
+        assert sum(isinstance(outcome, Lease) for outcome in outcomes) == 1
+        assert sum(isinstance(outcome, LeaseHeldError) for outcome in outcomes) == 5
+
+    def test_closing_twice_is_fine(self, store: Store) -> None:
+        closes: Closes = offered(store, Closes)
+        store.append("run", start(seq=1))
+        closes.close()
+        closes.close()
+
+    def _needs_conflicts(self) -> None:
+        if not self.refuses_conflicts:
+            pytest.skip("does not check the seq of an event")
+
+
+def fill(store: Store, run_id: str, length: int) -> None:
+    """A run of `length` events: a start, then one text after the other."""
+    store.append(run_id, start(seq=1))
+    for seq in range(2, length + 1):
+        store.append(run_id, said(f"{seq}", seq=seq))
+
+
+def offered(store: Store, protocol: Any) -> Any:
+    """The store, seen as something that offers `protocol`; the test is skipped if it does not."""
+    if not isinstance(store, protocol):
+        pytest.skip(f"offers no {protocol.__name__}")
+    return store
+
+
+def close(store: Store) -> None:
+    if isinstance(store, Closes):
+        store.close()
+
+
+def race(count: int, act: Callable[[int], Any]) -> list[Any]:
+    """`act(0)` to `act(count - 1)` at the same moment, each on a thread of its own; results or exceptions."""
+    barrier = threading.Barrier(count)
+
+    def one(number: int) -> Any:
+        barrier.wait()
+        try:
+            return act(number)
+        except Exception as error:
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(one, range(count)))

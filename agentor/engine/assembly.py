@@ -131,8 +131,8 @@ class Assembly:
             self.finish_reason = reason
 
     def _count(self, counts: Any) -> None:
-        usage = usage_of(counts)
-        if usage != Usage():
+        """Counts replace: servers that send them on every chunk send the sum so far."""
+        if counts and (usage := usage_of(counts)) != Usage():
             self._usage = usage
 
 
@@ -193,7 +193,10 @@ class _Call:
         return next((name for name in self._names if name in offered), "".join(self._names[:1]))
 
     def awaits(self, name: str | None) -> bool:
-        """Whether what came so far is only the `{}` that some servers send ahead of the real arguments."""
+        """Whether a name may still be its own: it has none yet, or all that came is the `{}` that some servers
+        send ahead of the real arguments."""
+        if not self._names:
+            return True
         return self.arguments.placeholder and name in ("".join(self._names), *self._names)
 
 

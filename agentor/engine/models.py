@@ -6,25 +6,25 @@ seen to be whole; a broken one is asked for again as long as nothing of it was s
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from agentor.engine import clock, wire
-from agentor.engine.adapt import Adaptations, Attempt, Refusal
+from agentor.engine import wire
+from agentor.engine.adapt import Adaptations, Attempt
+from agentor.engine.exchange import Exchange
 from agentor.engine.failure import (
     explain_tools,
     is_unavailable,
     model_error,
     refusal_of,
-    wait_before_retry,
 )
+from agentor.engine.patience import Patience
 from agentor.engine.redact import hide_in_error
 from agentor.engine.reply import BrokenReply, ReplyReader
 from agentor.engine.responses import Model, ModelResponse, StreamChunk, StreamingModel, ToolCall
 from agentor.engine.settings import ModelSettings
-from agentor.engine.transport import ApiKey, Incoming, Transport
+from agentor.engine.transport import ApiKey, Transport
 from agentor.errors import ConfigError
 
 __all__ = [
@@ -38,11 +38,6 @@ __all__ = [
     "as_model",
     "is_unavailable",
 ]
-
-_LINGER_S = 5.0  # how long usage may come after the reply has said that it is finished
-_DRAIN_S = (
-    0.1  # what the end of the body may take; a connection that is read to its end is used again
-)
 
 
 class ChatCompletionsModel:
@@ -145,12 +140,12 @@ class ChatCompletionsModel:
         `visible`: somebody sees the pieces, so that a reply cannot be asked for again once one was given.
         """
         attempt = self._adaptations.attempt(body)
-        patience = _Patience(self._transport.max_retries, self._transport.timeout_s)
+        patience = Patience(self._transport.max_retries, self._transport.timeout_s)
         shown = False
         while True:
-            reader = ReplyReader(_tool_names(body))
+            exchange = Exchange(ReplyReader(_tool_names(body)), patience)
             try:
-                chunks = self._attempt(attempt.body, reader, patience)
+                chunks = exchange.chunks(self._transport.send(attempt.body, patience.retries))
                 async with contextlib.aclosing(chunks):
                     async for chunk in chunks:
                         attempt.passed()
@@ -158,41 +153,11 @@ class ChatCompletionsModel:
                         yield chunk
                 return
             except Exception as error:
-                if shown or not await self._goes_on(error, attempt, patience):
-                    told = self._told(error, attempt, reader)
+                if shown or not await _goes_on(error, attempt, exchange):
+                    told = self._told(error, attempt, exchange.reader)
                     if told is error:
                         raise
                     raise told from None
-
-    async def _attempt(
-        self, body: dict[str, Any], reader: ReplyReader, patience: _Patience
-    ) -> AsyncGenerator[StreamChunk, None]:
-        """Send the request once, and read what comes."""
-        async with contextlib.AsyncExitStack() as opened:
-            async with patience.limit(reader):
-                incoming = await opened.enter_async_context(
-                    self._transport.send(body, patience.retries)
-                )
-            patience.began(incoming)
-            while (piece := await _next(incoming, reader, patience)) is not None:
-                for chunk in _fed(reader, piece):
-                    yield chunk
-            for chunk in reader.end():
-                yield chunk
-            response = reader.response()
-            if reader.is_whole and (response.content or response.reasoning):
-                yield StreamChunk(response.content or None, reasoning_delta=response.reasoning)
-            yield StreamChunk(final=response)
-
-    async def _goes_on(self, error: Exception, attempt: Attempt, patience: _Patience) -> bool:
-        """Whether to ask again: differently if the server refused something, as before if the reply broke."""
-        refusal = refusal_of(error)
-        if refusal is not None and attempt.adapt(refusal):
-            patience.adapted(refusal)
-            return True
-        if isinstance(error, BrokenReply) and error.transient:
-            return await patience.wait()
-        return False
 
     def _told(self, error: Exception, attempt: Attempt, reader: ReplyReader) -> Exception:
         """The error as the caller gets it."""
@@ -204,78 +169,16 @@ class ChatCompletionsModel:
         return error
 
 
-class _Patience:
-    """How long, and how many times more, one call may still try."""
-
-    def __init__(self, retries: int, timeout_s: float) -> None:
-        self.retries = retries
-        self._timeout_s = timeout_s
-        self._deadline = asyncio.get_running_loop().time() + timeout_s
-        self._tried = 0
-        self._headers: Mapping[str, str] = {}
-
-    def began(self, incoming: Incoming) -> None:
-        self.retries = max(self.retries - incoming.retries, 0)
-        self._headers = incoming.headers
-
-    def adapted(self, refusal: Refusal) -> None:
+async def _goes_on(error: Exception, attempt: Attempt, exchange: Exchange) -> bool:
+    """Whether to ask again: differently if the server refused something, as before if the reply broke."""
+    patience, refusal = exchange.patience, refusal_of(error)
+    if refusal is not None and attempt.adapt(refusal):
         if refusal.status >= 500:
-            self.retries = 0  # the client has used them up
-
-    async def wait(self) -> bool:
-        """Wait before the next attempt; False if there is to be none."""
-        wait_s = wait_before_retry(self._headers, self._tried)
-        now = asyncio.get_running_loop().time()
-        if self.retries <= 0 or wait_s is None or now + wait_s >= self._deadline:
-            return False
-        self.retries -= 1
-        self._tried += 1
-        self._headers = {}
-        await clock.sleep(wait_s)
+            patience.spend(patience.retries)  # the client has used them up
         return True
-
-    @contextlib.asynccontextmanager
-    async def limit(self, reader: ReplyReader) -> AsyncIterator[None]:
-        """The time that the next step has. `BrokenReply` when the whole call has taken too long."""
-        now = asyncio.get_running_loop().time()
-        until = min(self._deadline, now + _LINGER_S) if reader.finished else self._deadline
-        try:
-            async with asyncio.timeout_at(until) as limit:
-                yield
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise BrokenReply(f"the call took longer than {self._timeout_s:g} s") from None
-
-
-async def _next(
-    incoming: Incoming, reader: ReplyReader, patience: _Patience
-) -> bytes | Mapping[str, Any] | None:
-    """The next piece of the body; None when it is over, however it ended: the reader judges what there is."""
-    if reader.ended:
-        await _drain(incoming)
-        return None
-    try:
-        async with patience.limit(reader):
-            return await anext(incoming.pieces, None)
-    except BrokenReply:
-        if reader.finished:
-            return None
-        raise
-    except Exception as error:
-        reader.broke = type(error).__name__
-        return None
-
-
-async def _drain(incoming: Incoming) -> None:
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(_DRAIN_S):
-            async for _ in incoming.pieces:
-                pass
-
-
-def _fed(reader: ReplyReader, piece: bytes | Mapping[str, Any]) -> list[StreamChunk]:
-    return reader.feed(piece) if isinstance(piece, bytes) else reader.add(piece)
+    if isinstance(error, BrokenReply) and error.transient:
+        return await patience.wait(exchange.headers)
+    return False
 
 
 def _tool_names(body: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import os
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -34,7 +35,7 @@ ApiKey = str | Callable[[], Awaitable[str]]
 class Incoming:
     """An answer that has begun: its body, as bytes or as decoded chunks, and what it took to get it."""
 
-    pieces: AsyncIterator[bytes | Mapping[str, Any]]
+    pieces: AsyncGenerator[bytes | Mapping[str, Any], None]
     headers: Mapping[str, str]
     retries: int  # that the client made
 
@@ -182,7 +183,7 @@ class _LoopClient:
 
 def _import_openai() -> None:
     """It takes a second, which is too long to keep an event loop waiting."""
-    import openai.resources.chat.completions
+    importlib.import_module("openai.resources.chat.completions")
 
 
 async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
@@ -204,7 +205,7 @@ async def _ask(completions: Any, body: dict[str, Any]) -> Incoming:
     """Ask a client that only looks like openai's: it gives objects, not bytes."""
     answer = await completions.create(**body)
 
-    async def chunks() -> AsyncIterator[Mapping[str, Any]]:
+    async def chunks() -> AsyncGenerator[bytes | Mapping[str, Any], None]:
         if not hasattr(answer, "__aiter__"):
             yield _as_dict(answer)
             return

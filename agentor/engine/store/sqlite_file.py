@@ -145,7 +145,11 @@ def _prepare(connection: apsw.Connection, settings: Settings) -> None:
 
 def _version(connection: apsw.Connection) -> int:
     """0 for a file without our tables."""
-    if not connection.table_exists("main", "agentor_schema"):
+    # Read from the file: table_exists() answers from this connection's cache, which does not know yet of the
+    # tables that another process has made since it was opened.
+    if not connection.execute(
+        "SELECT count(*) FROM sqlite_schema WHERE name = 'agentor_schema'"
+    ).get:
         return 0
     return int(connection.execute("SELECT coalesce(max(version), 0) FROM agentor_schema").get)
 

@@ -25,7 +25,7 @@ MODEL_EDGE = (
 )
 TOOL_EDGE = (
     *("tools", "tool_signature", "tool_schema", "tool_fields", "tool_perform", "typed_dicts"),
-    *("closed_schema", "docstrings", "run_context", "result_text"),
+    *("closed_schema", "strict_schema", "docstrings", "run_context", "result_text"),
 )
 # From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
 FLOORS = {

@@ -19,13 +19,7 @@ number = 7
 """
 
 
-@pytest.fixture(autouse=True)
-def own_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has an empty directory, and leaves neither modules nor paths behind."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+pytestmark = pytest.mark.usefixtures("empty_place")
 
 
 def write(name: str, code: str) -> None:

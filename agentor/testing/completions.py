@@ -31,17 +31,17 @@ class Request:
     @property
     def messages(self) -> list[Message]:
         messages = self._get("messages")
-        return messages if isinstance(messages, list) else []
+        return [m for m in messages if isinstance(m, dict)] if isinstance(messages, list) else []
 
     @property
     def tools(self) -> list[dict[str, Any]] | None:
-        tools: list[dict[str, Any]] | None = self._get("tools")
-        return tools
+        tools = self._get("tools")
+        return tools if isinstance(tools, list) else None
 
     @property
     def response_format(self) -> dict[str, Any] | None:
-        wanted: dict[str, Any] | None = self._get("response_format")
-        return wanted
+        wanted = self._get("response_format")
+        return wanted if isinstance(wanted, dict) else None
 
     @property
     def stream(self) -> bool:

@@ -21,37 +21,43 @@ _LARGEST_DOUBLE: Final = int(float.fromhex("0x1.fffffffffffffp+1023"))
 _DIGITS_MAX: Final = len(str(_LARGEST_DOUBLE))
 
 
-def read_strict(text: str, *, depth_max: int = DEPTH_MAX) -> tuple[Any, list[str]]:
-    """The value of JSON text, and every breach in words. With a breach the value may be None."""
-    if _depth(text) > depth_max:
-        return None, [f"nested deeper than {depth_max}"]
-    doubled: list[str] = []
-
-    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            doubled.extend(sorted({f"key {n!r} given twice" for n in names if names.count(n) > 1}))
-        return found
-
+def read_strict(text: str) -> tuple[Any, list[str]]:
+    """The value of JSON text, and its breaches in words. The value is None if the text could not be read."""
+    if text.count("{") + text.count("[") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        return None, [f"nested deeper than {DEPTH_MAX}"]
     try:
-        value = json.loads(
-            text, object_pairs_hook=object_of, parse_constant=_refuse_constant, parse_int=_read_int
-        )
+        value = _decoder.decode(text)
     except (ValueError, RecursionError) as error:
         return None, [f"not strict JSON ({error})"]
-    return value, [*doubled, *impurities(value)]
+    return value, impurities(value)
 
 
 def impurities(value: Any, path: str = "") -> list[str]:
     """What in a Python value strict JSON cannot say, each breach naming its place."""
-    return list(_walk(value, path, 0))
+    return [] if _is_pure(value, 0) else list(_walk(value, path, 0))
+
+
+def _is_pure(value: Any, depth: int) -> bool:
+    """The quick answer for what is right, since it nearly always is; `_walk` finds the words for what is not."""
+    if value is None or isinstance(value, bool):
+        return True
+    if isinstance(value, str):
+        return is_unicode(value)
+    if isinstance(value, int | float):
+        return _fits_a_double(value)
+    if depth > DEPTH_MAX:
+        return False
+    if isinstance(value, list):
+        return all(_is_pure(item, depth + 1) for item in value)
+    return isinstance(value, dict) and all(
+        isinstance(k, str) and is_unicode(k) and _is_pure(v, depth + 1) for k, v in value.items()
+    )
 
 
 def _walk(value: Any, path: str, depth: int) -> Iterator[str]:
     here = path or "the value"
-    if depth > 2 * DEPTH_MAX:
-        yield f"{here[:80]}: nested deeper than {2 * DEPTH_MAX}, or a value that contains itself"
+    if depth > DEPTH_MAX:
+        yield f"{here[:80]}: nested deeper than {DEPTH_MAX}, or a value that contains itself"
     elif isinstance(value, str):
         if not is_unicode(value):
             yield f"{here}: a lone surrogate, which is not valid Unicode"
@@ -101,6 +107,20 @@ def _read_int(digits: str) -> int:
     if len(digits) > _DIGITS_MAX + 1:  # one for the sign; Python itself refuses only beyond 4,300
         raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        doubled = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {doubled!r} given twice")
+    return found
+
+
+_decoder: Final = json.JSONDecoder(
+    object_pairs_hook=_object_of, parse_constant=_refuse_constant, parse_int=_read_int
+)
 
 
 def _depth(text: str) -> int:

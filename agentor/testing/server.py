@@ -245,7 +245,8 @@ def _read(raw: bytes) -> tuple[Any, list[str]]:
 
 def _keys(request: Request) -> set[str]:
     """Every key that a server could stumble over: of the body and of its messages."""
-    return set(request.body).union(*request.messages)
+    holders = [request.body, *request.messages]
+    return {key for holder in holders if isinstance(holder, dict) for key in holder}
 
 
 def weather(messages: Sequence[Message]) -> Answer:

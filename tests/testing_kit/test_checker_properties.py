@@ -290,7 +290,25 @@ def test_junk_is_told_and_never_crashes_the_checker(messages: Any) -> None:
 
 
 schema_words = st.sampled_from(
-    ["type", "properties", "required", "items", "$ref", "$defs", "anyOf", "enum", "additionalProperties", "function", "parameters", "strict", "name", "json_schema", "schema", "object", "string"]
+    [
+        "type",
+        "properties",
+        "required",
+        "items",
+        "$ref",
+        "$defs",
+        "anyOf",
+        "enum",
+        "additionalProperties",
+        "function",
+        "parameters",
+        "strict",
+        "name",
+        "json_schema",
+        "schema",
+        "object",
+        "string",
+    ]
 )
 schemas = st.recursive(
     st.none()

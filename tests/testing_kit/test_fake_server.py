@@ -193,6 +193,14 @@ def test_a_server_that_does_not_check_answers_anything(client_of: Connect) -> No
     assert server.breaches == []
 
 
+@pytest.mark.parametrize("raw", ["7", "[1]", "{}", '{"messages": 1}', '{"messages": [1, null]}'])
+def test_a_server_that_does_not_check_survives_junk(client_of: Connect, raw: str) -> None:
+    with FakeServer(["one"], check=False) as server:
+        status, _, body = client_of(server).post(raw)
+    assert (status, server.requests[0].tools) == (200, None)
+    assert json.loads(body)["choices"][0]["message"]["content"] == "one"
+
+
 def test_further_keys_may_be_allowed(client_of: Connect) -> None:
     with FakeServer(["one"], allow=["draft"]) as server:
         assert client_of(server).whole(extra_body={"draft": 1}).choices[0].message.content == "one"

@@ -22,8 +22,11 @@ _ARGS: Final = re.compile(
 )
 _UNTOLD: Final = re.compile(r"\**(returns?|yields?|raises?|exceptions)\s*\**\s*:.*", re.IGNORECASE)
 _HEADING: Final = re.compile(r"\**[A-Z][\w ]*\**:\**")
+_TYPE: Final = (
+    r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"  # (dict[str, int]), (Annotated[int, Ge(1)])
+)
 _ITEM: Final = re.compile(  # city: text, `city` (str): text, - **city**: text, city - text, or text below
-    r"(?:[-*•]\s+)?[`*]{0,2}(?P<name>\*{0,2}[^\W\d]\w*)[`*]{0,2}\s*(?P<type>\(.*?\))?[`*]{0,2}\s*"
+    rf"(?:[-*•]\s+)?[`*]{{0,2}}(?P<name>\*{{0,2}}[^\W\d]\w*)[`*]{{0,2}}(?:\s*{_TYPE})?[`*]{{0,2}}\s*"
     r"(?:(?::(?!:)|\s[-–—]\s)[`*]{0,2}\s*(?P<text>.*))?"
 )
 

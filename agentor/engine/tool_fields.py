@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -50,26 +50,25 @@ def define(tool_name: str, parameter: Parameter, text: str | None) -> ToolField:
         hint, default = Annotated[hint, default], MISSING
     try:
         hint = readable(hint)
-        adapter = TypeAdapter(hint)
-        adapter.json_schema(schema_generator=SchemaWriter)
         info = FieldInfo.from_annotation(hint)
-    except (
-        Exception
-    ) as error:  # pydantic's own errors, and whatever a hook of the author's type raises
+        definition = (hint, _field(parameter.name, info, default, text))
+        probe = create_model(tool_name, value=definition)
+        probe.model_json_schema(schema_generator=SchemaWriter)
+    except Exception as error:  # also whatever a hook of the author's type raises
         reason = str(error).partition("\n")[0]
         raise ConfigError(
             f"tool {tool_name!r}: parameter {parameter.name!r} has a type that cannot be told in JSON "
             f"({parameter.hint!r}): {reason}"
         ) from error
     if default is not MISSING:
-        _check_default(tool_name, parameter, adapter)
+        _check_default(tool_name, parameter, probe)
     return ToolField(
         parameter=parameter.name,
         key=_key(info) or parameter.name,
         optional=default is not MISSING or not info.is_required(),
-        nullable=_accepts(adapter, None),
+        nullable=_accepts(probe, None),
         is_model=isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel),
-        definition=(hint, _field(parameter.name, info, default, text)),
+        definition=definition,
     )
 
 
@@ -99,22 +98,22 @@ def _annotated_text(info: FieldInfo) -> str | None:
     return None
 
 
-def _accepts(adapter: TypeAdapter[Any], value: Any) -> bool:
+def _accepts(probe: type[BaseModel], value: Any) -> bool:
     try:
-        adapter.validate_python(value)
+        probe.__pydantic_validator__.validate_assignment(probe.model_construct(), "value", value)
     except Exception:  # an author's validator may raise anything
         return False
     return True
 
 
-def _check_default(tool_name: str, parameter: Parameter, adapter: TypeAdapter[Any]) -> None:
+def _check_default(tool_name: str, parameter: Parameter, probe: type[BaseModel]) -> None:
     """A plain default that the type refuses is a mistake, and the schema would repeat it to the model.
 
     None is the usual way to say "not given", and an object of the program's own is a sentinel: both pass.
     """
     default = parameter.default
     plain = isinstance(default, str | int | float | list | dict | tuple)
-    if plain and not _accepts(adapter, default):
+    if plain and not _accepts(probe, default):
         raise ConfigError(
             f"tool {tool_name!r}: the default {default!r} of parameter {parameter.name!r} "
             f"does not fit its type {parameter.hint!r}"

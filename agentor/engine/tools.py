@@ -95,14 +95,14 @@ class Tool:
             value = await in_thread(lambda: self._answer(keywords), self.name)
         if inspect.isawaitable(value):  # of a function that is not async itself
             value = await value
-        if inspect.isasyncgen(value):
+        if isinstance(value, AsyncGenerator):
             value = await _collect_async(value)
         return value.text if isinstance(value, _Told) else self._tell(value)
 
     def _answer(self, keywords: dict[str, Any]) -> Any:
         """On the tool's thread: its result in words, or what the loop has to await first."""
         value = self.invoke(**keywords)
-        if inspect.isawaitable(value) or inspect.isasyncgen(value):
+        if inspect.isawaitable(value) or isinstance(value, AsyncGenerator):
             return value
         return _Told(self._tell(value))
 
@@ -148,8 +148,8 @@ def _collect(items: Iterable[Any]) -> list[Any]:
     return found if len(found) <= _ITEMS_LIMIT else [*found[:_ITEMS_LIMIT], _STOPPED]
 
 
-async def _collect_async(items: AsyncGenerator[Any, None]) -> list[Any]:
-    found = []
+async def _collect_async(items: AsyncGenerator[Any, Any]) -> list[Any]:
+    found: list[Any] = []
     async with contextlib.aclosing(items):
         async for item in items:
             if len(found) == _ITEMS_LIMIT:
@@ -292,7 +292,7 @@ def _check_positive(tool_name: str, what: str, value: Any) -> None:
 
 def as_tool(thing: Any) -> Tool:
     """A `Tool` as it is, anything callable through `function_tool`; else `ConfigError`."""
-    tool = thing if isinstance(thing, Tool) else function_tool(thing)
+    tool = thing if isinstance(thing, Tool) else _make(thing, {})
     if tool.unbound:
         raise ConfigError(
             f"tool {tool.name!r} is a method of a class; pass the method of an object (obj.{tool.name})"

@@ -231,7 +231,7 @@ Event.extra = {}  # of an event that has none; nothing writes to it
 Event.messages = _Messages()  # type: ignore[assignment]  # a data descriptor, set after the dataclass is made
 
 
-@dataclass
+@dataclass(repr=False)
 class RunResult:
     """What a run came to. Check `status` before trusting `final_output`.
 
@@ -255,6 +255,13 @@ class RunResult:
 
     def __str__(self) -> str:
         return "" if self.final_output is None else str(self.final_output)
+
+    def __repr__(self) -> str:
+        """Short: a result holds the whole run."""
+        return (
+            f"RunResult(final_output={self.final_output!r}, status={self.status!r}, "
+            f"run_id={self.run_id!r}, error={self.error!r}, {len(self.events)} events)"
+        )
 
 
 def last_of(events: Iterable[Event], event_type: str) -> Event | None:

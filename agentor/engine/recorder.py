@@ -45,21 +45,28 @@ class Recorder:
         """
         if self._store is None:
             return
+        retries = bool(self.unsaved)
         self.unsaved.extend(events)
         try:
-            await uninterrupted(self._write())
-        except SequenceConflictError:
-            if len(self.unsaved) == len(events) or not await self._are_ours():
-                raise
-            self.unsaved.clear()  # an earlier save had reached the disk although it seemed to fail
-        except LeaseError:
+            await uninterrupted(self._save(retries))
+        except (SequenceConflictError, LeaseError):
             raise
         except Exception as error:
             self._failed(error)
 
+    async def _save(self, retries: bool) -> None:
+        try:
+            await self._write()
+        except SequenceConflictError:
+            if not retries or not await self._drop_saved():
+                raise
+            await self._write()
+
     async def _write(self) -> None:
         store: object = self._store  # what it offers beyond the protocol is found by asking
         events = list(self.unsaved)
+        if not events:
+            return
         if isinstance(store, Submits):
             await asyncio.wrap_future(store.submit(self._run_id, events, self._lease()))
             self.unsaved.clear()
@@ -71,12 +78,15 @@ class Recorder:
                 await off_loop(store, store.append, self._run_id, event)
                 del self.unsaved[0]
 
-    async def _are_ours(self) -> bool:
-        """Whether the log already holds, at their seqs, the very events that wait to be saved."""
+    async def _drop_saved(self) -> bool:
+        """Forget what an earlier save brought to the disk although it seemed to fail; whether there was any."""
         assert self._store is not None
         log = await off_loop(self._store, self._store.load, self._run_id)
         stored = {event.seq: event for event in log}
-        return all(stored.get(event.seq) == event for event in self.unsaved)
+        left = [event for event in self.unsaved if stored.get(event.seq) != event]
+        dropped = len(left) < len(self.unsaved)
+        self.unsaved = left
+        return dropped
 
     def _failed(self, error: Exception) -> None:
         first = self.unsaved[0].seq

@@ -24,7 +24,7 @@ MAX_NESTING: Final = (
 
 _SYSTEM_ROLES: Final = ("system", "developer")
 _BAD_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
-_OWN_KEYS: Final = frozenset({"role", "content", "tool_calls", "name"})
+_OWN_KEYS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name"})
 _OWN_CALL_KEYS: Final = frozenset({"id", "type", "function"})
 
 

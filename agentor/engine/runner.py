@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -48,6 +48,21 @@ class Plan:
     definition: str | None = None
 
 
+class Staged:
+    """Events that are to be recorded together, and the state that they lead to."""
+
+    def __init__(self, state: RunState, events: Iterable[Event] = ()) -> None:
+        self.state = state
+        self.events: list[Event] = []
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        event = fill(self.state, event.with_(seq=self.state.seq + 1))
+        self.events.append(event)
+        self.state = evolve(self.state, event)
+
+
 class Runner:
     """One run, live. `state` and `events` are what is recorded; `go` takes the run to the end of its segment."""
 
@@ -70,6 +85,7 @@ class Runner:
         self._keeper = keeper or Keeper(None, run_id)
         self._recorder = Recorder(store, run_id, plan.durability, lambda: self._keeper.lease)
         self._asking = Asking(plan.models, plan.output, audience)
+        self._offered: tuple[frozenset[str], list[dict[str, Any]]] | None = None
         self._started_at = clock.now()
 
     @property
@@ -82,8 +98,7 @@ class Runner:
         A run that fails records why and raises it. Cancellation leaves the run as far as it is recorded.
         """
         try:
-            if opening:
-                await self._record(*opening)
+            await self._record(Staged(self.state, opening))
             await self._run()
         except (StoreError, LeaseError):
             raise
@@ -99,7 +114,7 @@ class Runner:
                 case CallTools(batch, calls):
                     await self._call_tools(batch, calls)
                 case Finish() as end:
-                    await self._record(*self._closing(self.state, end))
+                    await self._record(Staged(self.state, self._closing(self.state, end)))
                 case Wait():
                     return self._raise_fault()
                 case other:
@@ -110,51 +125,43 @@ class Runner:
     async def _ask(self) -> None:
         await self._audience.caught_up()
         self._keeper.check()
-        generation = await self._asking.ask(self.state, self._offered_tools())
-        digest = self.state.transcript.digest()
-        generation = generation.with_(
-            turn=self.state.turn + 1, digest=digest, seq=self.state.seq + 1
-        )
-        after = evolve(self.state, generation)
-        await self._record(generation, *self._consequences(after))
-
-    def _offered_tools(self) -> list[dict[str, Any]]:
         withdrawn = self.state.withdrawn(self._plan.max_tool_failures)
-        return [
-            tool.to_openai() for name, tool in self._plan.tools.items() if name not in withdrawn
-        ]
+        generation = await self._asking.ask(self.state, self._offered_tools(withdrawn))
+        digest = self.state.transcript.digest()
+        staged = Staged(self.state, [generation.with_(turn=self.state.turn + 1, digest=digest)])
+        self._add_consequences(staged)
+        await self._record(staged)
 
-    def _consequences(self, state: RunState) -> list[Event]:
+    def _offered_tools(self, withdrawn: frozenset[str]) -> list[dict[str, Any]]:
+        if self._offered is None or self._offered[0] != withdrawn:
+            tools = self._plan.tools.items()
+            offered = [tool.to_openai() for name, tool in tools if name not in withdrawn]
+            self._offered = withdrawn, offered
+        return self._offered[1]
+
+    def _add_consequences(self, staged: Staged) -> None:
         """What follows from a generation without anything being performed: it shares the generation's commit."""
-        match decide(state, self._plan.max_turns):
+        match decide(staged.state, self._plan.max_turns):
             case CallTools(batch, calls):
-                return self._claims(state, batch, calls)
+                self._add_claims(staged, batch, calls)
             case Finish() as end:
-                return self._closing(state, end)
-        return []
+                for event in self._closing(staged.state, end):
+                    staged.add(event)
 
     # Tools --------------------------------------------------------------------------------------------------------
 
-    def _claims(self, state: RunState, batch: Batch, calls: Sequence[Call]) -> list[Event]:
+    def _add_claims(self, staged: Staged, batch: Batch, calls: Sequence[Call]) -> None:
         """A tool_call for each call that has none, and at once the result of those that will not run."""
         calls = [call for call in calls if call.position not in batch.started]
-        claims = [
-            Event(
-                ev.TOOL_CALL,
-                name=call.name,
-                call_id=call.call_id,
-                args=dict(call.args),
-                turn=state.turn,
-            )
-            for call in calls
-        ]
+        turn = staged.state.turn
         for call in calls:
-            if refusal := self._refusal(state, batch, call):
+            args = dict(call.args)
+            claim = Event(ev.TOOL_CALL, name=call.name, call_id=call.call_id, args=args, turn=turn)
+            staged.add(claim)
+        for call in calls:
+            if refusal := self._refusal(staged.state, batch, call):
                 error, reason = refusal
-                result = self._result(state, call, f"Error: {reason}", error)
-                state = evolve(state, result)
-                claims.append(result)
-        return claims
+                staged.add(self._result(staged.state, call, f"Error: {reason}", error))
 
     def _refusal(self, state: RunState, batch: Batch, call: Call) -> tuple[str, str] | None:
         """Why a call is not run: the error, and what the model is told. None if it is run."""
@@ -190,7 +197,9 @@ class Runner:
 
     async def _call_tools(self, batch: Batch, calls: Sequence[Call]) -> None:
         """Run the calls side by side and record each result when it arrives."""
-        await self._record(*self._claims(self.state, batch, calls))
+        staged = Staged(self.state)
+        self._add_claims(staged, batch, calls)
+        await self._record(staged)
         if self.state.batch is None:
             return
         await self._audience.caught_up()
@@ -225,32 +234,23 @@ class Runner:
 
     async def _record_results(self, arrived: deque[tuple[Call, ToolOutcome]]) -> None:
         """Record what has arrived, in that order, in one commit."""
-        results, state = [], self.state
+        staged = Staged(self.state)
         while arrived:
             call, outcome = arrived.popleft()
-            result = self._result(state, call, outcome.text, outcome.error).with_(
-                started_at=outcome.started_at, ended_at=outcome.ended_at
-            )
-            state = evolve(state, result)
-            results.append(result)
-        await self._record(*results)
+            result = self._result(staged.state, call, outcome.text, outcome.error)
+            staged.add(result.with_(started_at=outcome.started_at, ended_at=outcome.ended_at))
+        await self._record(staged)
 
     # Recording ----------------------------------------------------------------------------------------------------
 
-    async def _record(self, *events: Event) -> None:
+    async def _record(self, staged: Staged) -> None:
         """Write, then fold, then show."""
-        if not events:
+        if not staged.events:
             return
-        stamped = [
-            event.with_(seq=self.state.seq + number) for number, event in enumerate(events, 1)
-        ]
-        await self._recorder.save(stamped)
-        filled = []
-        for event in stamped:
-            filled.append(fill(self.state, event))
-            self.state = evolve(self.state, event)
-        self.events.extend(filled)
-        for event in filled:
+        await self._recorder.save(staged.events)
+        self.state = staged.state
+        self.events.extend(staged.events)
+        for event in staged.events:
             await self._audience.show(event)
 
     def _closing(self, state: RunState, end: Finish) -> list[Event]:
@@ -282,6 +282,6 @@ class Runner:
             return
         end = Finish("failed", error=f"{type(error).__name__}: {error}")
         try:
-            await self._record(self._run_end(self.state, end))
+            await self._record(Staged(self.state, [self._run_end(self.state, end)]))
         except AgentorError as failure:
             logger.error("run %s: its failure could not be recorded (%s)", self.run_id, failure)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.logs import JSON
 
 from agentor.engine.arguments import MAX_NESTING, parse_arguments
+from tests.core.logs import JSON
 
 
 @pytest.mark.parametrize("text", ["", None, "  ", "{}", {}])

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.logs import ANY_MESSAGES, RAW_CALLS, raw_call
 
 from agentor.engine.events import Event
 from agentor.engine.request import (
@@ -20,6 +19,7 @@ from agentor.engine.request import (
     tool_message,
 )
 from agentor.testing import check_messages
+from tests.core.logs import ANY_MESSAGES, RAW_CALLS, raw_call
 
 USER = {"role": "user", "content": "hi"}
 

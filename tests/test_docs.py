@@ -22,6 +22,7 @@ import click
 import pytest
 from docs_provider import answer
 
+from agentor import Agentor
 from agentor.cli import main
 from agentor.testing.server import FakeServer
 
@@ -76,25 +77,53 @@ def provider() -> Iterator[str]:
 
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_every_python_block_runs(
-    page: Path, provider: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    provider: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_BASE_URL", provider)
     monkeypatch.setenv("OPENAI_API_KEY", "test")
     module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # pydantic looks classes up there
-    for block in blocks(page):
-        match block.info.split():
-            case ["python", "no-run"]:
-                compiled(block)
-            case ["python", *_]:
-                run(block, module)
+    try:
+        for block in blocks(page):
+            match block.info.split():
+                case ["python", "no-run"]:
+                    compiled(block)
+                case ["python", *_]:
+                    run(block, module, {"tmp_path": tmp_path, "monkeypatch": monkeypatch})
+                    check_output(block, capsys.readouterr().out)
+    finally:
+        for agent in [value for value in vars(module).values() if isinstance(value, Agentor)]:
+            agent.close()
 
 
-def run(block: Block, module: types.ModuleType) -> None:
-    value = eval(compiled(block), module.__dict__)
+def run(block: Block, module: types.ModuleType, fixtures: dict[str, Any]) -> None:
+    """Execute a block, and call the tests it defines."""
+    before = dict(vars(module))
+    finish(eval(compiled(block), module.__dict__))
+    for name, value in list(vars(module).items()):
+        if name.startswith("test_") and before.get(name) is not value:
+            wanted = inspect.signature(value).parameters
+            finish(value(**{parameter: fixtures[parameter] for parameter in wanted}))
+
+
+def finish(value: Any) -> None:
     if inspect.iscoroutine(value):  # the block awaits
         asyncio.run(value)
+
+
+def check_output(block: Block, printed: str) -> None:
+    """Lines that say what they print, as in `print(1 + 1)  # -> 2`, print it, in that order; ... is any text."""
+    lines = iter(printed.splitlines())
+    for promised in re.findall(r"print\(.*\) +# -> (.*)$", block.code, re.M):
+        pattern = ".*".join(re.escape(part) for part in promised.split("..."))
+        assert any(re.fullmatch(pattern, line) for line in lines), (
+            f"{block.where} should print {promised!r}, and prints:\n{printed}"
+        )
 
 
 @dataclass(frozen=True)

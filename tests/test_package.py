@@ -105,13 +105,13 @@ def test_the_schema_is_inside_the_installed_package(clean_bin: Path, tmp_path: P
     assert found.strip() == (ROOT / "schema.sql").read_text().strip()
 
 
-def test_the_sdist_holds_the_schema_as_a_real_file(dist: Path) -> None:
+def test_the_sdist_holds_the_schema_at_its_top_and_inside_the_package(dist: Path) -> None:
+    """Inside the package it is a link to the one at the top, as in the repository; the wheel above has it whole."""
     (archive,) = dist.glob("*.tar.gz")
+    top = archive.name.removesuffix(".tar.gz")
     with tarfile.open(archive) as tar:
-        (top,) = [
-            m for m in tar.getmembers() if m.name.count("/") == 1 and m.name.endswith("schema.sql")
-        ]
-        (inner,) = [m for m in tar.getmembers() if m.name.endswith("/agentor/schema.sql")]
-        assert top.isfile()
-        assert inner.isfile()
-        assert top.size == inner.size > 1000
+        assert tar.getmember(f"{top}/schema.sql").isfile()
+        inner, outer = (tar.extractfile(f"{top}/{p}schema.sql") for p in ("agentor/", ""))
+        assert inner is not None
+        assert outer is not None
+        assert inner.read() == outer.read() == (ROOT / "schema.sql").read_bytes()

@@ -23,6 +23,7 @@ from agentor.errors import ConfigError
 
 @click.command(
     cls=Verb,
+    short_help="Watch an agent be killed and finished.",
     epilog="agentor demo\nagentor demo --keep demo\nOPENAI_API_KEY=... agentor demo --live --model gpt-4o-mini",
 )
 @click.option("--live", is_flag=True, help="Ask a real model: OPENAI_API_KEY, OPENAI_BASE_URL.")

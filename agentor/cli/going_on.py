@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from pydantic import BaseModel
 from rich.console import Console
 
@@ -27,12 +28,16 @@ _store_option = store_option(
     "[default: the agent's own store; runs.db if it has none]"
 )
 _max_turns_option = click.option(
-    "--max-turns", type=click.IntRange(min=1), help="Model calls before it gives up."
+    "--max-turns",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How many model calls it may take to answer.",
 )
 
 
 @click.command(
     cls=Verb,
+    short_help="Go on with a run from what was saved.",
     epilog="agentor resume app.py:agent RUN\nagentor resume shop.agents:support RUN --store runs/",
 )
 @_agent_argument
@@ -57,6 +62,7 @@ def resume(
 
 @click.command(
     cls=Verb,
+    short_help="Branch a new run off an old one.",
     epilog='agentor fork app.py:agent RUN "Make it shorter"\nagentor fork app.py:agent RUN --at 5 --id second-try',
 )
 @_agent_argument
@@ -94,7 +100,8 @@ def fork(
 @contextlib.contextmanager
 def _agent_with_store(target: str, store_path: str | None) -> Iterator[Agentor]:
     agent = load_agent(target)
-    if store_path is None and agent.store is not None:
+    asked_for = click.get_current_context().get_parameter_source("store_path")
+    if agent.store is not None and asked_for is not ParameterSource.COMMANDLINE:
         yield agent
         return
     with existing_store(store_path or DEFAULT_STORE) as store:

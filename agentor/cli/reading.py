@@ -24,7 +24,12 @@ HEADINGS = ("run", "status", "agent", "turns", "tokens", "started", "took", "for
 @click.command(cls=Verb, epilog="agentor runs\nagentor runs --store runs/ --limit 5 --json")
 @store_option()
 @click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest N."
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="Only the newest N.",
 )
 @json_option
 @debug_option
@@ -65,7 +70,11 @@ def _moment(seconds: float | None) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-@click.command(cls=Verb, epilog="agentor show RUN\nagentor show RUN --events --store runs/")
+@click.command(
+    cls=Verb,
+    short_help="Show one run as a timeline.",
+    epilog="agentor show RUN\nagentor show RUN --events --store runs/",
+)
 @click.argument("run_id", metavar="RUN")
 @click.option("--events", "raw", is_flag=True, help="Print the log itself, one JSON event a line.")
 @store_option()

@@ -36,7 +36,11 @@ class Problem:
         return one_line(f"{where}: {self.problem}", 1000)
 
 
-@click.command(cls=Verb, epilog="agentor verify\nagentor verify RUN --store runs/")
+@click.command(
+    cls=Verb,
+    short_help="Check that every run is whole.",
+    epilog="agentor verify\nagentor verify RUN --store runs/",
+)
 @click.argument("run_id", metavar="[RUN]", required=False)
 @store_option()
 @json_option

@@ -41,7 +41,8 @@ def test_resume_uses_the_agents_own_store_unless_another_is_named(
 ) -> None:
     write("home/", "killed", BODIES[:4])
     write("runs.db", "killed-too", BODIES[:4])
-    assert program("resume", "app.py:at_home", "killed").exit_code == 0
+    env = {"AGENTOR_STORE": "runs.db"}
+    assert program("resume", "app.py:at_home", "killed", env=env).exit_code == 0
     assert program("resume", "app.py:at_home", "killed-too").exit_code == 1
     assert program("resume", "app.py:at_home", "killed-too", "--store", "runs.db").exit_code == 0
 

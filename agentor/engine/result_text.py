@@ -50,11 +50,23 @@ def result_text(value: Any, limit: int = RESULT_LIMIT) -> str:
 def error_text(error: BaseException) -> str:
     """One exception in words, as in "RuntimeError: database unavailable"; those of a group are named too."""
     name = type(error).__name__
-    message = explain(error) if isinstance(error, ValidationError) else _said(error)
-    if isinstance(error, BaseExceptionGroup):
-        message += ": " + "; ".join(error_text(inner) for inner in error.exceptions)
+    try:
+        message = _message(error)
+    except (
+        BaseException
+    ):  # groups in groups beyond recursion, a validation error that cannot list its faults
+        message = _said(error)
     text = f"{name}: {message}" if message else name
     return cut(strict_json.clean_text(text), ERROR_LIMIT)
+
+
+def _message(error: BaseException) -> str:
+    match error:
+        case ValidationError():
+            return explain(error)
+        case BaseExceptionGroup():
+            return f"{_said(error)}: {'; '.join(map(error_text, error.exceptions))}"
+    return _said(error)
 
 
 def cut(text: str, limit: int, about: str = "") -> str:

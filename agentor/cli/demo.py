@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,8 +103,16 @@ def _say_what_next(outcome: Outcome, keep: Path | None) -> None:
     terminal = _Terminal(silent=False)
     terminal.says(f"All of it took {outcome.seconds} s. What to try next:")
     if keep is None:
-        terminal.shows_command("agentor demo --keep demo     # the same, and the files stay")
+        terminal.shows_command(f"{_program()} demo --keep demo    # the same, and the files stay")
         return
-    terminal.shows_command(f"cd {keep}")
-    terminal.shows_command(f"agentor show {outcome.fork_id} --store {STORE}")
-    terminal.shows_command("agentor verify")
+    store = shlex.quote(str(keep / STORE))
+    terminal.shows_command(f"{_program()} show {outcome.fork_id} --store {store}")
+    terminal.shows_command(f"{_program()} verify --store {store}")
+
+
+def _program() -> str:
+    """How to call this program from where the user is: after `make demo` it is not on the PATH."""
+    if shutil.which("agentor"):
+        return "agentor"
+    script = Path(sys.executable).with_name("agentor")
+    return shlex.quote(min(str(script), os.path.relpath(script), key=len))

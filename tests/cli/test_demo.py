@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -74,13 +75,11 @@ def test_every_suggestion_of_what_to_try_next_works(
     kept: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
     told, directory = kept
-    cd, *commands = told.stdout.partition("What to try next:")[2].strip().splitlines()
-    assert cd == "$ cd kept"
+    commands = told.stdout.partition("What to try next:")[2].strip().splitlines()
+    assert len(commands) == 2
     for command in commands:
-        program, *words = command.removeprefix("$ ").split()
-        assert program == "agentor"
-        run = [sys.executable, "-m", "agentor", *words]
-        subprocess.run(run, cwd=directory, check=True, capture_output=True, timeout=60)
+        words = shlex.split(command.removeprefix("$ "))
+        subprocess.run(words, cwd=directory.parent, check=True, capture_output=True, timeout=60)
 
 
 def test_the_outcome_as_json_and_nothing_left_behind(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ class FileStore:
         source = self._read(src_run_id).events
         if not source:
             raise RunNotFoundError(src_run_id)
+        if target.exists():
+            raise RunExistsError(dst_run_id)
         copied = source[: check_fork_point(src_run_id, len(source), at)]
         copied += fork_tail(event, len(copied))
         content = _lines(bodies_after(dst_run_id, 0, copied))
@@ -114,6 +116,10 @@ class FileStore:
         return read_jsonl(run_id, content)
 
     def _append(self, run_id: str, path: Path, events: Sequence[Event]) -> None:
+        if not path.exists():
+            bodies_after(
+                run_id, 0, events
+            )  # a refusal must not leave an empty file, which would hold the id
         with _opened(path) as (descriptor, is_new):
             end = self._end(run_id, descriptor)
             bodies = bodies_after(run_id, end.last_seq, events)

@@ -1,0 +1,220 @@
+"""The three bundled stores side by side, and a model in plain dicts that says what each must answer.
+
+Whatever is asked of them, in whatever order, they give the same events, the same lists and the same refusals.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from agentor.engine import clock
+from agentor.engine.events import FORK, MESSAGE, Event
+from agentor.engine.store import FileStore, Lease, MemoryStore, SQLiteStore, fork_run
+from agentor.errors import (
+    ConfigError,
+    LeaseHeldError,
+    LeaseLostError,
+    RunExistsError,
+    RunNotFoundError,
+    SequenceConflictError,
+)
+
+RUNS = st.sampled_from(["a", "b", "c", "d.1"])
+TEXTS = st.text(max_size=5)
+TTL_S = 30.0
+
+
+class StoppedClock(clock.SystemClock):
+    """Time that passes only when the test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+class Stores(RuleBasedStateMachine):
+    @initialize()
+    def open_all(self) -> None:
+        self.clock = StoppedClock()
+        self._installed = clock.installed(self.clock)
+        self._installed.__enter__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.memory = MemoryStore()
+        self.open_on_disk()
+        self.runs: dict[str, list[Event]] = {}  # the model
+        self.held: dict[str, dict[str, Lease]] = {}  # run id -> store's class name -> its lease
+        self.lost: list[dict[str, Lease]] = []
+        self.owners = itertools.count()
+
+    def open_on_disk(self) -> None:
+        self.file = FileStore(self.directory / "runs")
+        self.sqlite = SQLiteStore(self.directory / "runs.db")
+
+    def teardown(self) -> None:
+        if hasattr(self, "directory"):
+            self.file.close()
+            self.sqlite.close()
+            self._installed.__exit__(None, None, None)
+            shutil.rmtree(self.directory)
+
+    def all_answer(self, expected: type[Exception] | None, ask: Callable[[Any], Any]) -> list[Any]:
+        answers = []
+        for store in (self.memory, self.file, self.sqlite):
+            if expected is None:
+                answers.append(ask(store))
+            else:
+                with pytest.raises(expected) as caught:
+                    ask(store)
+                assert caught.type is expected
+        return answers
+
+    def refusal(self, run_id: str, seqs: list[int | None]) -> type[Exception] | None:
+        length = len(self.runs.get(run_id, []))
+        rightly = all(seq in (None, length + n) for n, seq in enumerate(seqs, 1))
+        return None if rightly else SequenceConflictError
+
+    def saved(self, run_id: str, events: list[Event]) -> None:
+        if events:
+            log = self.runs.setdefault(run_id, [])
+            log.extend([event.with_(seq=len(log) + n) for n, event in enumerate(events, 1)])
+
+    @rule(run_id=RUNS, text=TEXTS, ahead=st.sampled_from([None, None, 1, 1, 1, 0, 2, -1]))
+    def append(self, run_id: str, text: str, ahead: int | None) -> None:
+        seq = None if ahead is None else len(self.runs.get(run_id, [])) + ahead
+        event = Event(MESSAGE, text=text, seq=seq)
+        expected = LeaseHeldError if run_id in self.held else self.refusal(run_id, [seq])
+        self.all_answer(expected, lambda store: store.append(run_id, event))
+        if expected is None:
+            self.saved(run_id, [event])
+
+    @rule(run_id=RUNS, kinds=st.lists(st.sampled_from("nnnw"), max_size=4), leased=st.booleans())
+    def append_many(self, run_id: str, kinds: list[str], leased: bool) -> None:
+        length = len(self.runs.get(run_id, []))
+        seqs = [length + n if kind == "n" else length + n + 1 for n, kind in enumerate(kinds, 1)]
+        events = [Event(MESSAGE, text=f"{seq}", seq=seq) for seq in seqs]
+        leases = self.held.get(run_id, {}) if leased else {}
+        expected = self.refusal(run_id, list(seqs))
+        if run_id in self.held and not leased:
+            expected = LeaseHeldError
+        self.all_answer(
+            expected,
+            lambda store: store.append_many(run_id, events, leases.get(type(store).__name__)),
+        )
+        if expected is None:
+            self.saved(run_id, events)
+
+    @rule(src=RUNS, dst=RUNS, at=st.none() | st.integers(0, 6))
+    def fork(self, src: str, dst: str, at: int | None) -> None:
+        if dst in self.held and dst not in self.runs:
+            return  # a fork into an id that a new run is about to use: the seq decides between them
+        expected: type[Exception] | None = None
+        if src not in self.runs:
+            expected = RunNotFoundError
+        elif dst in self.runs:
+            expected = RunExistsError
+        elif at is not None and not 1 <= at <= len(self.runs[src]):
+            expected = ConfigError
+        self.all_answer(expected, lambda store: fork_run(store, src, dst, at=at))
+        if expected is None:
+            kept = self.runs[src][:at]
+            now = self.clock.now()
+            event = Event(FORK, forked_from=src, forked_at=len(kept), started_at=now, ended_at=now)
+            self.saved(dst, [*kept, event])
+
+    @rule(run_id=RUNS)
+    def acquire(self, run_id: str) -> None:
+        owner = f"worker {next(self.owners)}"
+        expected = LeaseHeldError if run_id in self.held else None
+        leases = self.all_answer(expected, lambda store: store.acquire(run_id, owner, TTL_S))
+        if leases:
+            assert leases[0] == leases[1] == leases[2]
+            self.held[run_id] = by_store(leases)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        run_id = data.draw(st.sampled_from(sorted(self.held)))
+        leases = self.all_answer(None, lambda store: store.renew(self.lease(store, run_id)))
+        assert leases[0] == leases[1] == leases[2]
+        self.held[run_id] = by_store(leases)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        run_id = data.draw(st.sampled_from(sorted(self.held)))
+        self.all_answer(None, lambda store: store.release(self.lease(store, run_id)))
+        self.lost.append(self.held.pop(run_id))
+
+    @precondition(lambda self: self.lost)
+    @rule(data=st.data())
+    def use_a_lease_that_is_gone(self, data: st.DataObject) -> None:
+        leases = data.draw(st.sampled_from(self.lost))
+        self.all_answer(LeaseLostError, lambda store: store.renew(leases[type(store).__name__]))
+        lease = leases["MemoryStore"]
+        event = [Event(MESSAGE, text="too late")]
+        self.all_answer(
+            LeaseLostError,
+            lambda store: store.append_many(lease.run_id, event, leases[type(store).__name__]),
+        )
+
+    @rule()
+    def reopen(self) -> None:
+        """Another process: it has no leases, and the files are all it knows."""
+        for run_id in list(self.held):
+            self.all_answer(None, lambda store: store.release(self.lease(store, run_id)))  # noqa: B023
+            self.lost.append(self.held.pop(run_id))
+        self.file.close()
+        self.sqlite.close()
+        self.open_on_disk()
+
+    @rule(seconds=st.sampled_from([0.5, 10.0]))
+    def time_passes(self, seconds: float) -> None:
+        if all(
+            lease["MemoryStore"].expires_at > self.clock.now() + seconds
+            for lease in self.held.values()
+        ):
+            self.clock.seconds += seconds
+
+    def lease(self, store: Any, run_id: str) -> Lease:
+        return self.held[run_id][type(store).__name__]
+
+    @invariant()
+    def they_hold_the_same_runs(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        for run_id in ("a", "b", "c", "d.1"):
+            expected = self.runs.get(run_id, [])
+            assert self.all_answer(None, lambda store: store.load(run_id)) == [expected] * 3  # noqa: B023
+        assert self.memory.list_runs() == self.sqlite.list_runs() == list(self.runs)
+        assert sorted(self.file.list_runs()) == sorted(self.runs)
+
+    @invariant()
+    def the_database_is_well(self) -> None:
+        if hasattr(self, "runs"):
+            assert self.sqlite.integrity_check() == []
+
+
+def by_store(leases: list[Lease]) -> dict[str, Lease]:
+    return dict(zip(("MemoryStore", "FileStore", "SQLiteStore"), leases, strict=True))
+
+
+TestStoresAgree = Stores.TestCase
+TestStoresAgree.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)

@@ -33,6 +33,12 @@ def loads(text: str | bytes) -> Any:
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError:
+        return _read_slowly(text)
+
+
+def _read_slowly(text: str | bytes) -> Any:
+    """What the fast reader refuses: lone surrogates, more than 200 levels; and the errors of what is no JSON."""
+    try:
         return clean(json.loads(text, parse_constant=_refuse_constant))
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None

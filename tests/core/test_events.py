@@ -1,0 +1,162 @@
+"""Events are values: equal by content, written and read without loss."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentor.engine.events import Event, RunResult, Usage
+from agentor.engine.strict_json import clean, dumps, loads
+from tests.core.logs import JSON, logs, old_log
+
+
+@given(logs())
+def test_a_log_survives_writing_and_reading(log: list[Event]) -> None:
+    assert [Event.from_json(event.to_json()) for event in log] == log
+
+
+def test_a_log_of_the_first_version_survives_writing_and_reading() -> None:
+    assert [Event.from_dict(event.to_dict()) for event in old_log()] == old_log()
+
+
+@given(st.dictionaries(st.text().filter(lambda key: key not in Event.__dataclass_fields__), JSON))
+def test_unknown_fields_survive_a_round_trip(extra: dict[str, Any]) -> None:
+    body = {"type": "from_the_future", "text": "x", **extra}
+    event = Event.from_dict(body)
+    assert event.to_dict() == body
+    assert Event.from_json(event.to_json()).extra == extra
+
+
+def test_only_what_is_set_is_written() -> None:
+    assert Event("message", text="hi", seq=3).to_dict() == {
+        "type": "message",
+        "text": "hi",
+        "seq": 3,
+    }
+
+
+def test_fields_that_are_not_set_are_none() -> None:
+    event = Event.from_dict({"type": "message"})
+    fields = [
+        field.name for field in dataclasses.fields(Event) if field.name not in ("type", "extra")
+    ]
+    assert [getattr(event, name) for name in fields] == [None] * len(fields)
+    assert event.extra == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        ([], "object"),
+        ("text", "object"),
+        ({}, "needs a type"),
+        ({"type": 3}, "'type' cannot be int"),
+        ({"type": "generation", "usage": "many"}, "'usage' cannot be str"),
+        ({"type": "generation", "calls": ["x"]}, "'calls' must hold objects"),
+        ({"type": "generation", "calls": {}}, "'calls' cannot be dict"),
+        ({"type": "run_start", "messages": [1]}, "'messages' must hold objects"),
+        ({"type": "run_start", "kept": "2"}, "'kept' cannot be str"),
+        ({"type": "tool_call", "args": []}, "'args' cannot be list"),
+        ({"type": "message", "seq": "1"}, "'seq' cannot be str"),
+    ],
+)
+def test_what_is_no_event_is_refused_with_the_reason(body: Any, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        Event.from_dict(body)
+
+
+@pytest.mark.parametrize("text", ["", "{", "nul", "[1", '{"type": "message", "text": NaN}', "\x00"])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        Event.from_json(text)
+
+
+def test_events_are_immutable_and_equal_by_content() -> None:
+    event = Event("message", text="hi")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        event.text = "ho"  # type: ignore[misc]
+    assert event == Event("message", text="hi") != Event("message", text="ho")
+    assert len({event, Event("message", text="hi")}) == 1
+    assert event != "message"
+    assert event.with_(text="ho") == Event("message", text="ho")
+    assert event.text == "hi"
+
+
+def test_what_json_cannot_say_is_refused_when_it_is_written() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        Event("tool_call", args={"x": float("nan")}).to_json()
+    with pytest.raises(TypeError):
+        Event("tool_call", args={"x": object()}).to_json()
+
+
+def test_messages_may_be_found_when_they_are_asked_for() -> None:
+    asked = []
+
+    def find() -> list[dict[str, Any]]:
+        asked.append(1)
+        return [{"role": "user", "content": "hi"}]
+
+    event = Event("generation", text="x", messages=find)  # type: ignore[arg-type]
+    assert "messages" not in event.to_dict()
+    assert event == Event("generation", text="x")
+    assert asked == []
+    assert event.with_(seq=1).messages == [{"role": "user", "content": "hi"}]
+
+
+def test_usage_adds_up_and_reads_what_it_wrote() -> None:
+    usage = Usage(3, 4, 7) + Usage(1, 1, 2, cached_tokens=1, reasoning_tokens=1)
+    assert usage == Usage(4, 5, 9, 1, 1)
+    assert Usage.from_dict(usage.to_dict()) == usage
+    assert Usage.from_dict(
+        {"input_tokens": "3", "prompt_tokens": 4, "output_tokens": 2.0}
+    ) == Usage(0, 2, 0)
+    assert Usage(1, 2, 3).to_dict() == {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+
+
+def test_a_result_prints_as_its_answer_and_shows_itself_briefly() -> None:
+    result = RunResult("Sunny.", events=[Event("tool_call", name="x"), Event("message")])
+    assert str(result) == "Sunny."
+    assert str(RunResult()) == ""
+    assert len(repr(result)) < 150
+    assert [event.name for event in result.tool_calls] == ["x"]
+
+
+@given(JSON)
+def test_clean_values_are_left_as_they_are(value: Any) -> None:
+    assert clean(value) == value
+    assert loads(dumps(clean(value))) == value
+
+
+def test_text_is_made_valid_and_values_strict() -> None:
+    assert clean("a\ud83d\ude00b\ud800c\udc00") == "a😀b�c�"
+    assert clean((1, (2,))) == [1, [2]]
+    assert clean({1: "a", None: "b", True: "c", "\ud800": 1}) == {
+        "1": "a",
+        "null": "b",
+        "true": "c",
+        "�": 1,
+    }
+    assert clean([float("nan"), float("-inf")]) == ["nan", "-inf"]
+
+
+def test_what_cannot_be_json_is_named() -> None:
+    with pytest.raises(TypeError, match="set is not a JSON value"):
+        clean({"x": set()})
+    with pytest.raises(TypeError, match="cannot be a JSON key"):
+        clean({(1, 2): 1})
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        clean(endless)
+
+
+def test_lone_surrogates_that_older_writers_stored_are_read() -> None:
+    assert loads('"a\\ud800b"') == "a�b"
+    with pytest.raises(ValueError, match="NaN"):
+        loads("[NaN]")
+    with pytest.raises(ValueError, match="deep"):
+        loads("[" * 100_000 + "]" * 100_000)

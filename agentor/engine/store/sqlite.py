@@ -34,7 +34,7 @@ from agentor.engine.store.sqlite_file import (
 from agentor.engine.store.sqlite_readers import Readers
 from agentor.engine.store.sqlite_runs import RunRow
 from agentor.engine.store.sqlite_writer import Writer
-from agentor.errors import StoreError
+from agentor.errors import ConfigError, StoreError
 
 __all__ = ["RunRow", "SQLiteStore"]
 
@@ -64,6 +64,8 @@ class SQLiteStore:
         allow_network_filesystem: bool = False,
     ) -> None:
         check_sqlite_version()
+        if not lease_ttl_s > 0:
+            raise ConfigError(f"lease_ttl_s={lease_ttl_s!r}: give a number of seconds above 0")
         self._settings = Settings.checked(path, busy_timeout_s, synchronous, vfs)
         self.path = self._settings.path
         self.lease_ttl_s = lease_ttl_s

@@ -89,8 +89,12 @@ def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) ->
 
 def load(connection: apsw.Connection, run_id: str) -> list[Event]:
     """Every event of a run, those it shares with its ancestors first; [] if there is no such run."""
+    last_seq = last_seq_of(connection, run_id)
     rows = connection.execute(_LOAD, {"run_id": run_id}).fetchall()
-    return [_event(run_id, expected, row) for expected, row in enumerate(rows, 1)]
+    events = [_event(run_id, expected, row) for expected, row in enumerate(rows, 1)]
+    if last_seq is not None and len(events) < last_seq:
+        raise LogCorruptError(run_id, len(events) + 1, f"the log should go on to seq {last_seq}")
+    return events
 
 
 def fork(

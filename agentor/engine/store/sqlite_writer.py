@@ -131,7 +131,8 @@ class Writer:
     def _close_connection(self) -> None:
         with contextlib.suppress(apsw.Error):  # busy: whoever closes last does it
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        self._connection.close()
+        with contextlib.suppress(apsw.Error):  # what was acknowledged is in the WAL already
+            self._connection.close()
 
     def _commit(self, batch: list[_Submission[Any]]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -153,11 +154,9 @@ class Writer:
         self._connection.execute("RELEASE one")
 
     def _roll_back(self) -> None:
-        try:
+        with contextlib.suppress(apsw.Error):  # the failure that led here is told to everyone
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-        except apsw.Error:
-            pass  # the commit has failed already, and says so to everyone in it
 
     def _told(self, error: BaseException) -> StoreError:
         """A new exception for each caller: one object raised in several threads would mix their tracebacks."""

@@ -90,7 +90,8 @@ class _Closing:
 
     def _object(self, schema: dict[str, Any], path: str) -> dict[str, Any]:
         properties = schema.get("properties", {})
-        if not properties and schema.get("additionalProperties", False) is not False:
+        others = schema.get("additionalProperties", "properties" not in schema)
+        if not properties and others is not False:
             raise ValueError(
                 f"{path or 'the root'}: takes any keys; use a BaseModel that names them, or a list of pairs"
             )

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentor.engine.strict_schema import close_schema
 from agentor.engine.tools import InvalidArgumentsError, function_tool
 from agentor.errors import ConfigError
+from agentor.testing.schema_rules import check_tools as breaches
 
 
 class Place(BaseModel):
@@ -86,6 +87,7 @@ def plan(
 
 def test_a_strict_schema_is_closed_and_asks_for_everything() -> None:
     assert_strict(plan.parameters)
+    assert list(breaches({"tools": [plan.to_openai()]})) == []
     assert plan.to_openai()["function"]["strict"] is True
     assert set(plan.parameters["required"]) >= {"place", "unit", "note", "count"}
 

@@ -17,6 +17,7 @@ from typing_extensions import Doc
 from typing_extensions import TypedDict as ExtendedTypedDict
 
 from agentor.engine.tools import InvalidArgumentsError, Tool, function_tool
+from agentor.testing.schema_rules import check_tools as breaches
 
 
 class Unit(enum.Enum):
@@ -141,7 +142,7 @@ def test_each_type_is_told_and_read(annotation: Any, part: Any, sent: Any, got: 
     assert tool.parameters["type"] == "object"
     assert tool.parameters["required"] == ["value"]
     assert {key: shown.get(key) for key in part} == part
-    json.dumps(tool.to_openai(), allow_nan=False)
+    assert list(breaches({"tools": [tool.to_openai()]})) == []
     asyncio.run(tool.call({"value": sent}))
     assert received == [got]
     assert type(received[0]) is type(got)

@@ -147,7 +147,7 @@ class ReplyReader:
                 raise BrokenReply("the server sent an error", told=event.data) from None
             if event.name not in ("", "message") or self.finished:
                 return []  # not ours to read
-            raise BrokenReply("the stream held a line that is not JSON") from None
+            raise BrokenReply(self._cut("the stream held a line that is not JSON")) from None
 
     def _add_whole(self, body: bytes) -> dict[str, Any]:
         try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from agentor.engine import strict_json
 from agentor.engine.redact import SECRETS, guard_loggers
 from agentor.engine.settings import ModelSettings
 from agentor.errors import ConfigError
@@ -91,12 +92,24 @@ class Transport:
             return
         if max_retries != getattr(client, "max_retries", None):
             client = client.with_options(max_retries=max_retries)
-        create = client.chat.completions.with_streaming_response.create
-        async with (
-            create(**_arguments(body), **self._options()) as response,
-            contextlib.aclosing(response.iter_bytes()) as pieces,
-        ):
+        async with contextlib.AsyncExitStack() as opened:
+            response = await self._create(opened, client, body)
+            pieces = response.http_response.aiter_bytes()
+            await opened.enter_async_context(contextlib.aclosing(pieces))
             yield Incoming(pieces, response.headers, response.retries_taken)
+
+    async def _create(
+        self, opened: contextlib.AsyncExitStack, client: Any, body: dict[str, Any]
+    ) -> Any:
+        """Begin the request. Text that is no valid Unicode fails before it is sent; it is rare, so only then is
+        the whole conversation gone through."""
+        create = client.chat.completions.with_streaming_response.create
+        options = self._options()
+        try:
+            return await opened.enter_async_context(create(**_arguments(body), **options))
+        except UnicodeEncodeError:
+            body = strict_json.clean(body)
+            return await opened.enter_async_context(create(**_arguments(body), **options))
 
     async def aclose(self) -> None:
         """Close what was opened for the running event loop; clients of ended loops are forgotten."""

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stream_shapes import SHAPES, TOOLS, Expected, Shape, asks, call, delta
 
 from agentor.engine.assembly import Assembly, assemble
 from agentor.engine.reply import ReplyReader
 from agentor.engine.responses import ModelResponse
-from tests.models.shapes import SHAPES, TOOLS, Expected, Shape, asks, call, delta
 
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 

@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
 CORE = ("arguments", "argument_faults", "events", "replay", "decide", "request")
 MODEL_EDGE = (
     *("models", "settings", "transport", "redact", "failure", "adapt", "wire", "reply"),
-    *("assembly", "argument_text", "gather", "sse", "usage"),
+    *("assembly", "argument_text", "gather", "sse", "usage", "exchange", "patience"),
 )
 TOOL_EDGE = (
     *("tools", "tool_signature", "tool_schema", "tool_fields", "tool_perform", "typed_dicts"),

@@ -18,10 +18,10 @@ demo: $(INSTALLED) ## watch an agent be killed half-way and finished by another 
 	@$(BIN)/python -m agentor demo
 
 test: lint ## everything: format, lint, types, layers, tests, docs as tests
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
 quick: $(INSTALLED) ## the fast tests only
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(INSTALLED) ## format, lint and types only
 	@$(BIN)/python -m ruff format --check .

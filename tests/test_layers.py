@@ -20,12 +20,22 @@ PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
 
 CORE = ("arguments", "argument_faults", "events", "replay", "decide", "request")
 MODEL_EDGE = (
-    *("models", "settings", "transport", "redact", "failure", "adapt", "wire", "reply"),
-    *("assembly", "argument_text", "gather", "sse", "usage", "exchange", "patience"),
+    *("models", "settings", "transport", "redact", "failure", "adapt", "wire"),
+    *("exchange", "patience", "reply"),
+    *(
+        "assembly",
+        "argument_text",
+        "gather",
+        "sse",
+        "usage",
+        "exchange",
+        "patience",
+        "loop_clients",
+    ),
 )
 TOOL_EDGE = (
     *("tools", "tool_signature", "tool_schema", "tool_fields", "tool_perform", "typed_dicts"),
-    *("closed_schema", "strict_schema", "docstrings", "run_context", "result_text"),
+    *("strict_schema", "docstrings", "run_context", "result_text"),
 )
 # From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
 FLOORS = {

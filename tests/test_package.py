@@ -47,13 +47,22 @@ from importlib.resources import files
 print(files("agentor").joinpath("schema.sql").read_text())
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("package")]
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_is_built_and_installed_in_a_clean_place_works(tmp_path: Path) -> None:
+    """One test, for its costly steps build on each other: sdist, wheel, clean environment, programs in it."""
+    dist = build(tmp_path)
+    check_the_sdist_holds_the_schema_at_its_top_and_inside_the_package(dist)
+    clean_bin = install(dist, tmp_path / "clean")
+    check_a_run_with_a_model_of_ones_own_is_saved(clean_bin, tmp_path)
+    check_the_program_helps(clean_bin, tmp_path)
+    check_the_schema_is_inside_the_package(clean_bin, tmp_path)
 
 
-@pytest.fixture(scope="module")
-def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build(tmp_path: Path) -> Path:
     """The sdist, and the wheel made from it: what is missing in the one is missing in the other."""
-    source = tmp_path_factory.mktemp("source") / "agentor"
+    source, dist = tmp_path / "source", tmp_path / "dist"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -62,18 +71,17 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).exists():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", str(out), str(source), cwd=source)
-    return out
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(source)]
+    run(*command, cwd=source)
+    return dist
 
 
-@pytest.fixture(scope="module")
-def clean_bin(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def install(dist: Path, home: Path) -> Path:
     """The programs of an environment that has the wheel and what it asks for, nothing else."""
-    home = tmp_path_factory.mktemp("clean")
     venv.create(home, with_pip=True)
     (wheel,) = dist.glob("*.whl")
-    run(str(home / "bin" / "python"), "-m", "pip", "install", "-q", str(wheel), cwd=home)
+    pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+    run(*pip, str(wheel), cwd=home)
     return home / "bin"
 
 
@@ -84,9 +92,19 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-def test_a_run_with_a_model_of_ones_own_is_saved_by_the_installed_wheel(
-    clean_bin: Path, tmp_path: Path
-) -> None:
+def check_the_sdist_holds_the_schema_at_its_top_and_inside_the_package(dist: Path) -> None:
+    """Inside the package it is a link to the one at the top, as in the repository; the wheel has it whole."""
+    (archive,) = dist.glob("*.tar.gz")
+    top = archive.name.removesuffix(".tar.gz")
+    with tarfile.open(archive) as tar:
+        assert tar.getmember(f"{top}/schema.sql").isfile()
+        inner, outer = (tar.extractfile(f"{top}/{p}schema.sql") for p in ("agentor/", ""))
+        assert inner is not None
+        assert outer is not None
+        assert inner.read() == outer.read() == (ROOT / "schema.sql").read_bytes()
+
+
+def check_a_run_with_a_model_of_ones_own_is_saved(clean_bin: Path, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(ONE_RUN)
     where, answer, types = run(str(clean_bin / "python"), "app.py", cwd=tmp_path).splitlines()
     assert Path(where).is_relative_to(clean_bin.parent)
@@ -96,22 +114,10 @@ def test_a_run_with_a_model_of_ones_own_is_saved_by_the_installed_wheel(
     )
 
 
-def test_the_installed_program_helps(clean_bin: Path, tmp_path: Path) -> None:
+def check_the_program_helps(clean_bin: Path, tmp_path: Path) -> None:
     assert "resume" in run(str(clean_bin / "agentor"), "--help", cwd=tmp_path)
 
 
-def test_the_schema_is_inside_the_installed_package(clean_bin: Path, tmp_path: Path) -> None:
+def check_the_schema_is_inside_the_package(clean_bin: Path, tmp_path: Path) -> None:
     found = run(str(clean_bin / "python"), "-c", FIND_SCHEMA, cwd=tmp_path)
     assert found.strip() == (ROOT / "schema.sql").read_text().strip()
-
-
-def test_the_sdist_holds_the_schema_at_its_top_and_inside_the_package(dist: Path) -> None:
-    """Inside the package it is a link to the one at the top, as in the repository; the wheel above has it whole."""
-    (archive,) = dist.glob("*.tar.gz")
-    top = archive.name.removesuffix(".tar.gz")
-    with tarfile.open(archive) as tar:
-        assert tar.getmember(f"{top}/schema.sql").isfile()
-        inner, outer = (tar.extractfile(f"{top}/{p}schema.sql") for p in ("agentor/", ""))
-        assert inner is not None
-        assert outer is not None
-        assert inner.read() == outer.read() == (ROOT / "schema.sql").read_bytes()

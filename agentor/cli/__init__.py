@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from agentor import __version__
+from agentor.cli.options import forgive_the_terminal
 
 # Each verb's module is loaded when it is asked for: listing runs should not pay for what resuming needs.
 _VERBS: Final = {
@@ -39,3 +40,4 @@ def main() -> None:
     Runs are read from --store, else from AGENTOR_STORE, else from runs.db in the current directory.
     Exit codes: 0 all is well, 1 it failed or damage was found, 2 wrong usage.
     """
+    forgive_the_terminal()

@@ -16,7 +16,7 @@ from agentor.demo.provider import ANSWER, FORKED_ANSWER, weather_provider
 from agentor.engine.store import SQLiteStore
 from agentor.testing.replies import Gate
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("demo")]
+pytestmark = pytest.mark.slow
 
 
 def demo(place: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from agentor.engine.outbox import Audience, Nobody
 from agentor.engine.recorder import Durability
 from agentor.engine.responses import Model
 from agentor.engine.runner import Plan
-from agentor.engine.store.protocol import Closes, Store
+from agentor.engine.store.protocol import Closes, Store, new_run_id
 from agentor.engine.tools import check_tools
 from agentor.errors import ConfigError
 from agentor.launch import Launch, check_count, with_turns
@@ -149,19 +150,40 @@ class Agentor:
         return blocking.wait_for(lambda: self.arun(input, *args, **kwargs))
 
     async def aresume(
-        self, run_id: str, max_turns: int | None = None, tracing: Any = None
+        self,
+        run_id: str,
+        max_turns: int | None = None,
+        tracing: Any = None,
+        *,
+        wait: bool | float = False,
     ) -> RunResult:
         """Go on with a run from the last thing that was saved, knowing only its id.
 
         A finished run is returned as it is: no model call, no tool. A half-finished batch of tools is rewound: the
-        model decides again. `RunNotFoundError` (a KeyError) if there is no such run, `LeaseHeldError` if another worker
-        has it, `ConfigError` (a ValueError) without a store.
-        """
-        return await self._launch(Nobody(), max_turns, None, tracing).resume(run_id)
+        model decides again.
 
-    def resume(self, run_id: str, max_turns: int | None = None, tracing: Any = None) -> RunResult:
+        Args:
+            run_id: The run.
+            max_turns: The turn budget of the new segment.
+            tracing: As for `arun`.
+            wait: What to do while another worker has the run: False raises `LeaseHeldError`, True waits until it is
+                finished or free, a number waits that many seconds at most.
+
+        Raises `RunNotFoundError` (a KeyError) if there is no such run, `ConfigError` (a ValueError) without a store.
+        """
+        launch = self._launch(Nobody(), max_turns, None, tracing)
+        return await launch.resume(run_id, math.inf if wait is True else float(wait))
+
+    def resume(
+        self,
+        run_id: str,
+        max_turns: int | None = None,
+        tracing: Any = None,
+        *,
+        wait: bool | float = False,
+    ) -> RunResult:
         """`aresume` from synchronous code."""
-        return blocking.wait_for(lambda: self.aresume(run_id, max_turns, tracing))
+        return blocking.wait_for(lambda: self.aresume(run_id, max_turns, tracing, wait=wait))
 
     async def afork(
         self,
@@ -243,7 +265,7 @@ class Agentor:
 
         `serialize=False` gives `StreamItem`s, `True` the same as JSON text.
         """
-        run_id = run_id or (self._new_run_id() if self.store is not None else None)
+        run_id = run_id or (new_run_id() if self.store is not None else None)
         stream = self.astream(input, max_turns, fallback_models, tracing, run_id)
         async with contextlib.aclosing(stream) as events:
             async for event in events:
@@ -322,12 +344,6 @@ class Agentor:
         }
         text = strict_json.canonical(strict_json.clean(parts))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-    @staticmethod
-    def _new_run_id() -> str:
-        from agentor.engine.store.protocol import new_run_id
-
-        return new_run_id()
 
 
 def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agentor.engine import clock
 from agentor.engine import events as ev
@@ -24,6 +25,7 @@ from agentor.engine.store import fork_run
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import (
     ConfigError,
+    LeaseHeldError,
     LogCorruptError,
     OutputMismatchError,
     RunExistsError,
@@ -33,6 +35,10 @@ from agentor.errors import (
 )
 from agentor.output import OutputType
 from agentor.tracing import Traced
+
+
+SHORTEST_WAIT_S: Final = 0.05  # between two looks at a run that somebody else has
+LONGEST_WAIT_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -55,9 +61,24 @@ class Launch:
         start = self._run_start(self._with_instructions(messages))
         return await self._finish(runner, keeper, [start])
 
-    async def resume(self, run_id: str) -> RunResult:
-        """Go on with a run from its log; a finished one is returned as it is and nothing is written."""
-        state, events = await self._load(check_run_id(run_id))
+    async def resume(self, run_id: str, wait_s: float = 0.0) -> RunResult:
+        """Go on with a run from its log; a finished one is returned as it is and nothing is written.
+
+        A run that another worker has is waited for, `wait_s` seconds at most.
+        """
+        check_run_id(run_id)
+        until, pause_s = clock.monotonic() + wait_s, SHORTEST_WAIT_S
+        while True:
+            try:
+                return await self._resume(run_id)
+            except LeaseHeldError:
+                if clock.monotonic() + pause_s > until:
+                    raise
+            await clock.sleep(pause_s * (0.5 + clock.uniform() / 2))
+            pause_s = min(pause_s * 2, LONGEST_WAIT_S)
+
+    async def _resume(self, run_id: str) -> RunResult:
+        state, events = await self._load(run_id)
         keeper = Keeper(self.store, run_id)
         if state.is_complete:
             return self._result(self._runner(keeper, state, events))

@@ -63,10 +63,12 @@ class Keeper:
             await asyncio.get_running_loop().create_future()
             return
         while self.lost is None:
-            await clock.sleep(self._ttl_s / RENEWALS_PER_TTL)
-            await self._renew(self._store, self.lease)
-            if self.lost is None and clock.monotonic() >= self._trusted_until:
+            trusted_s = self._trusted_until - clock.monotonic()
+            await clock.sleep(min(self._ttl_s / RENEWALS_PER_TTL, max(trusted_s, 0.0)))
+            if clock.monotonic() >= self._trusted_until:
                 self.lost = LeaseLostError(self.run_id)
+            else:
+                await self._renew(self._store, self.lease)
 
     async def release(self) -> None:
         """Let others have the run at once. A release that fails is no loss: the lease expires by itself."""

@@ -174,7 +174,7 @@ class Runner:
         if call.name in state.withdrawn(self._plan.max_tool_failures):
             return WITHDRAWN, f"the tool {call.name!r} failed too often and is no longer available"
         if call.problem:
-            return f"invalid arguments: {call.problem}", f"{call.problem}; the tool was not run"
+            return f"InvalidArgumentsError: {call.problem}", f"{call.problem}; the tool was not run"
         return None
 
     def _result(self, state: RunState, call: Call, text: str, error: str | None) -> Event:

@@ -161,10 +161,10 @@ def test_max_tool_failures_is_a_setting() -> None:
     [
         (("nope", {}), "unknown tool 'nope'"),
         (("", {}), "unknown tool ''"),
-        (("get_weather", '{"city": '), "invalid arguments: the arguments are not valid JSON"),
+        (("get_weather", '{"city": '), "InvalidArgumentsError: the arguments are not valid JSON"),
         (
             ("get_weather", "[]"),
-            "invalid arguments: the arguments must be a JSON object, not an array",
+            "InvalidArgumentsError: the arguments must be a JSON object, not an array",
         ),
         (("get_weather", '{"city": "a", "city": "b"}'), "name 'city' twice"),
         (("get_weather", {}), "city"),

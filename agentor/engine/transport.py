@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import importlib
 import os
-import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from agentor.engine import strict_json
+from agentor.engine.loop_clients import LoopClients
 from agentor.engine.redact import SECRETS, guard_loggers
 from agentor.engine.settings import ModelSettings
 from agentor.errors import ConfigError
@@ -52,12 +52,10 @@ class Transport:
         settings: ModelSettings,
     ) -> None:
         self._api_key = api_key
-        self._base_url = base_url
+        self._base_url = base_url and _checked(base_url)
         self._given = client
         self._settings = settings
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClient] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._clients = LoopClients()
         SECRETS.add(_secrets_of(api_key, base_url, settings))
 
     @property
@@ -112,11 +110,8 @@ class Transport:
             return await opened.enter_async_context(create(**_arguments(body), **options))
 
     async def aclose(self) -> None:
-        """Close what was opened for the running event loop; clients of ended loops are forgotten."""
-        held = self._clients.pop(asyncio.get_running_loop(), None)
-        if held is not None:
-            await held.guard.aclose()
-        self._forget_ended()
+        """Close what was opened for the running event loop."""
+        await self._clients.aclose()
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -142,17 +137,11 @@ class Transport:
             guard_loggers()
             SECRETS.add(_secrets_of_client(self._given))
             return self._given
-        loop = asyncio.get_running_loop()
-        held = self._clients.get(loop)
-        if held is None:
-            self._forget_ended()
+        if (client := self._clients.get()) is None:
             key = self._key()
             await asyncio.to_thread(_import_openai)
-            held = self._clients.get(loop)  # another call may have been faster
-        if held is None:
-            held = self._clients[loop] = _LoopClient(self._make(key))
-            await anext(held.guard)
-        return held.client
+            client = await self._clients.get_or_keep(lambda: self._make(key))
+        return client
 
     def _make(self, key: ApiKey) -> AsyncOpenAI:
         import openai
@@ -165,7 +154,7 @@ class Transport:
     def _key(self) -> ApiKey:
         key = self._api_key or os.environ.get("OPENAI_API_KEY")
         if key:
-            return key
+            return key if isinstance(key, str) else _hidden(key)
         if self.source == "api.openai.com":
             raise ConfigError(
                 "no API key for OpenAI: set the environment variable OPENAI_API_KEY or pass api_key=..., "
@@ -174,36 +163,36 @@ class Transport:
         return "unused"  # the client insists on one; servers that need none ignore it
 
     def _url(self) -> str:
-        return self._base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
-
-    def _forget_ended(self) -> None:
-        for loop in list(self._clients):
-            if loop.is_closed():
-                self._clients.pop(loop, None)
+        return self._base_url or _checked(os.environ.get("OPENAI_BASE_URL") or OPENAI_URL)
 
 
-class _LoopClient:
-    """A client and the guard that closes it.
+def _checked(url: str) -> str:
+    """The URL of a server, without telling what may be a password in it when it is none."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and (parts.port or True):
+            return url
+    except ValueError:
+        pass
+    raise ConfigError(
+        "base_url must be like https://api.example.com/v1 or http://localhost:8000/v1"
+    )
 
-    The guard is an async generator that waits for ever: an event loop closes those when it shuts down, and so
-    does their garbage collection while it runs. Either way the connections are closed by their own loop.
-    """
 
-    def __init__(self, client: AsyncOpenAI) -> None:
-        self.client = client
-        self.guard = _closing(client)
+def _hidden(provider: Callable[[], Awaitable[str]]) -> Callable[[], Awaitable[str]]:
+    """A provider of keys, each of which is kept secret from when it is known."""
+
+    async def key() -> str:
+        given = await provider()
+        SECRETS.add([given])
+        return given
+
+    return key
 
 
 def _import_openai() -> None:
     """It takes a second, which is too long to keep an event loop waiting."""
     importlib.import_module("openai.resources.chat.completions")
-
-
-async def _closing(client: AsyncOpenAI) -> AsyncGenerator[None, None]:
-    try:
-        yield
-    finally:
-        await client.close()
 
 
 def _arguments(body: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from agentor.engine.models import (
 )
 from agentor.engine.responses import ModelResponse, StreamChunk, ToolCall
 from agentor.errors import ConfigError, ModelError
-from agentor.testing import FakeServer, Gate, ScriptedModel, calls, faults, says
+from agentor.testing import FakeServer, Gate, ScriptedModel, calls, error, faults, says
 
 both_ways = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 TOOL = {
@@ -89,6 +89,27 @@ def test_a_model_needs_a_name(name: Any) -> None:
         ChatCompletionsModel(name)
 
 
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://x/v1", "http://", "http://user:pass-word-2@host:port/v1"]
+)
+def test_a_url_that_leads_nowhere_is_refused_and_its_password_not_told(url: str) -> None:
+    with pytest.raises(ConfigError, match="base_url") as caught:
+        ChatCompletionsModel("m", base_url=url)
+    assert "pass-word" not in str(caught.value)
+
+
+def test_a_key_can_be_fetched_for_each_request_and_stays_secret() -> None:
+    async def fetch() -> str:
+        return "sk-fetched-key-51c7"
+
+    with FakeServer([error(401, "wrong key sk-fetched-key-51c7")]) as server:
+        model = ChatCompletionsModel("m", api_key=fetch, base_url=server.base_url)
+        with pytest.raises(openai.AuthenticationError) as caught:
+            ask(model)
+        assert server.requests[0].headers["authorization"] == "Bearer sk-fetched-key-51c7"
+    assert "51c7" not in str(caught.value)
+
+
 def test_parameters_are_settings_and_win_over_the_settings_given() -> None:
     settings = ModelSettings(temperature=0.1, seed=1)
     model = ChatCompletionsModel("m", settings=settings, temperature=0.2, top_k=4, timeout=3)
@@ -128,7 +149,7 @@ def test_as_model_refuses_what_is_no_model(nothing: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "unavailable"),
+    ("problem", "unavailable"),
     [
         (ModelError("x", retryable=True), True),
         (ModelError("x"), False),
@@ -140,8 +161,8 @@ def test_as_model_refuses_what_is_no_model(nothing: Any) -> None:
         (types.SimpleNamespace(status_code=404), False),
     ],
 )
-def test_what_counts_as_unavailable(error: Any, unavailable: bool) -> None:
-    assert is_unavailable(error) is unavailable
+def test_what_counts_as_unavailable(problem: Any, unavailable: bool) -> None:
+    assert is_unavailable(problem) is unavailable
 
 
 # -- what is sent

@@ -20,7 +20,7 @@ from agentor.engine.store.file_lock import FileLocks
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
 from agentor.engine.store.protocol import Lease, check_run_id
-from agentor.errors import RunExistsError, RunNotFoundError, StoreError
+from agentor.errors import ConfigError, RunExistsError, RunNotFoundError, StoreError
 
 _SUFFIX = ".jsonl"
 
@@ -173,11 +173,13 @@ class FileStore:
 
 
 def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Every run's file; what else lies in the directory is none of our business."""
     for entry in os.scandir(directory):
         name = entry.name.removesuffix(_SUFFIX)
-        if name != entry.name and not name.startswith("."):
-            with contextlib.suppress(FileNotFoundError):  # deleted while we look
-                yield name, entry.stat()
+        # Not a run's, or deleted while we look.
+        with contextlib.suppress(ConfigError, FileNotFoundError):
+            if name != entry.name:
+                yield check_run_id(name), entry.stat()
 
 
 def _lines(bodies: Sequence[str]) -> bytes:

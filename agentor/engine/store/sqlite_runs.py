@@ -17,16 +17,15 @@ _PLAIN = (
 )
 _COLUMNS = ", ".join(_PLAIN + log.COUNTS)
 _STRUCTURE = """
-SELECT 'run ' || run_id || ': last_seq is ' || last_seq || ', its events end at ' || found
-FROM (SELECT run_id, last_seq, coalesce(
-          (SELECT max(seq) FROM agentor_events AS e WHERE e.run_id = r.run_id), parent_seq) AS found
+SELECT format('run ''%s'': its row ends at seq %d, its events at %d', run_id, last_seq, found)
+FROM (SELECT run_id, last_seq, (SELECT max(seq) FROM agentor_events AS e WHERE e.run_id = r.run_id) AS found
       FROM agentor_runs AS r)
-WHERE found <> last_seq
+WHERE found > last_seq
 UNION ALL
-SELECT 'run ' || run_id || ': its parent ' || parent || ' is missing'
-FROM agentor_runs WHERE parent IS NOT NULL AND parent NOT IN (SELECT run_id FROM agentor_runs)
+SELECT format('run ''%s'': its parent ''%s'' is missing', run_id, parent)
+FROM agentor_runs WHERE parent NOT IN (SELECT run_id FROM agentor_runs)
 UNION ALL
-SELECT DISTINCT 'run ' || run_id || ': has events, but no row in agentor_runs'
+SELECT DISTINCT format('run ''%s'': has events, but no row in agentor_runs', run_id)
 FROM agentor_events WHERE run_id NOT IN (SELECT run_id FROM agentor_runs)
 """
 
@@ -116,7 +115,7 @@ def _problems_of_run(connection: apsw.Connection, run_id: str) -> list[str]:
     is_told |= {name: getattr(row.usage, name) for name in log.COUNTS}
     is_right = dict.fromkeys(is_told) | dict.fromkeys(log.COUNTS, 0) | {"status": log.UNFINISHED}
     wrong = [name for name, value in (is_right | right).items() if is_told[name] != value]
-    return [f"run {run_id}: its summary is out of date ({', '.join(wrong)})"] if wrong else []
+    return [f"run {run_id!r}: its summary is out of date ({', '.join(wrong)})"] if wrong else []
 
 
 def _number(connection: apsw.Connection, run_id: str) -> int:

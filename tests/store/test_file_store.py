@@ -1,0 +1,347 @@
+"""FileStore: what a crash, a bad disk, an editor or Agentor 0.1 can leave in a JSONL file, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from store_children import Child
+
+from agentor.engine.events import Event
+from agentor.engine.store import FileStore, fork_run
+from agentor.engine.store.jsonl import read_jsonl
+from agentor.errors import (
+    LogCorruptError,
+    RunExistsError,
+    RunNotFoundError,
+    SequenceConflictError,
+    StoreError,
+)
+
+
+def said(text: str, seq: int | None = None) -> Event:
+    return Event("message", text=text, seq=seq)
+
+
+def texts(store: FileStore, run_id: str = "run") -> list[str | None]:
+    return [event.text for event in store.load(run_id)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    store = FileStore(tmp_path / "runs")
+    for seq in (1, 2, 3):
+        store.append("run", said(f"{seq}", seq))
+    return store
+
+
+def test_the_file_is_one_event_a_line_with_its_line_number(store: FileStore) -> None:
+    lines = store.path("run").read_text().splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == [1, 2, 3]
+    assert store.path("run") == store.directory / "run.jsonl"
+
+
+def test_files_are_for_their_owner_only(store: FileStore) -> None:
+    fork_run(store, "run", "fork")
+    store.acquire("run", "me", 30)
+    files = [*store.directory.glob("*.jsonl"), *(store.directory / ".locks").iterdir()]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+    store.close()
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_torn_last_line_is_ignored_and_the_next_event_takes_its_place(
+    store: FileStore, cut: int
+) -> None:
+    path = store.path("run")
+    line = said("torn, but whole up to here", 4).to_json().encode() + b"\n"
+    path.write_bytes(path.read_bytes() + line[:cut])
+    assert texts(store) == ["1", "2", "3"]
+    store.append("run", said("4", 4))
+    assert texts(FileStore(store.directory)) == ["1", "2", "3", "4"]
+    assert path.read_bytes().count(b"\n") == 4
+
+
+def test_a_last_line_that_lacks_only_its_newline_is_an_event(store: FileStore) -> None:
+    path = store.path("run")
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    assert texts(store) == ["1", "2", "3"]
+    store.append("run", said("4", 4))
+    assert texts(store) == ["1", "2", "3", "4"]
+
+
+def test_a_crash_in_the_middle_of_several_lines_leaves_the_first_of_them(store: FileStore) -> None:
+    path = store.path("run")
+    before = path.stat().st_size
+    store.append_many("run", [said("4"), said("5"), said("6")])
+    content = path.read_bytes()
+    for size in range(before, len(content) + 1):
+        path.write_bytes(content[:size])
+        left = texts(FileStore(store.directory))
+        assert left == ["1", "2", "3", "4", "5", "6"][: len(left)]
+        assert len(left) >= 3
+
+
+def damaged(store: FileStore, change: Callable[[list[bytes]], Any]) -> LogCorruptError:
+    path = store.path("run")
+    lines = path.read_bytes().splitlines(keepends=True)
+    change(lines)
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(LogCorruptError) as caught:
+        FileStore(store.directory).load("run")
+    with pytest.raises(LogCorruptError):
+        FileStore(store.directory).append("run", said("more"))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("change", "seq"),
+    [
+        (lambda lines: lines.pop(0), 1),
+        (lambda lines: lines.pop(1), 2),
+        (lambda lines: lines.insert(1, lines[1]), 3),
+        (lambda lines: lines.__setitem__(1, lines[1][:9] + b"\n"), 2),
+        (lambda lines: lines.__setitem__(1, b"\xff" + lines[1][1:]), 2),
+        (lambda lines: lines.__setitem__(2, b"[]\n"), 3),
+        (lambda lines: lines.__setitem__(2, b'{"seq": 3}\n'), 3),
+        (lambda lines: lines.__setitem__(0, b"\0" * 20 + b"\n"), 1),
+    ],
+)
+def test_a_hole_in_the_middle_names_run_and_seq(
+    store: FileStore, change: Callable[[list[bytes]], Any], seq: int
+) -> None:
+    store.append("other", said("fine"))
+    error = damaged(store, change)
+    assert (error.run_id, error.seq) == ("run", seq)
+    assert texts(store, "other") == ["fine"]
+
+
+@given(st.integers(0), st.integers(1, 255))
+def test_no_flipped_byte_loses_an_event_silently(place: int, change: int) -> None:
+    bodies = [said(f"text {seq}", seq).to_json() for seq in range(1, 5)]
+    content = bytearray("".join(f"{body}\n" for body in bodies).encode())
+    content[place % len(content)] ^= change
+    last_line = len(content) - len(bodies[-1]) - 1
+    try:
+        events = read_jsonl("run", bytes(content)).events
+    except LogCorruptError:
+        return
+    # What is left: a letter of a text that is now another, or a newline at the very end that is gone.
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert len(events) == 4 or (len(events) == 3 and place % len(content) >= last_line)
+
+
+OLD_LINES = [
+    '{"type": "run_start", "agent": "old", "model": "m", "messages": [{"role": "user", "content": "hi"}]}',
+    '{"type": "generation", "turn": 1, "messages": [{"role": "user", "content": "hi"}], "text": "hello"}',
+    '{"type": "message", "text": "hello"}',
+]
+
+
+def old_store(tmp_path: Path, content: str) -> FileStore:
+    store = FileStore(tmp_path)
+    store.path("old").write_text(content)
+    return store
+
+
+def test_a_log_of_agentor_0_1_gets_its_seqs_from_its_lines(tmp_path: Path) -> None:
+    store = old_store(tmp_path, "".join(f"{line}\n" for line in OLD_LINES))
+    assert [event.seq for event in store.load("old")] == [1, 2, 3]
+    assert store.load("old")[1].messages == [{"role": "user", "content": "hi"}]
+    store.append("old", Event("run_end", status="completed", seq=4))
+    assert [event.seq for event in FileStore(tmp_path).load("old")] == [1, 2, 3, 4]
+    *copied, last = store.load(fork_run(store, "old"))
+    assert copied == store.load("old")
+    assert last.forked_at == 4
+
+
+def test_a_line_that_0_1_glued_to_a_torn_one_is_skipped_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, third = OLD_LINES
+    store = old_store(tmp_path, f"{first}\n{second[:30]}{second}\n{third}\n")
+    with caplog.at_level(logging.WARNING, "agentor.store"):
+        loaded = store.load("old")
+    assert [event.type for event in loaded] == ["run_start", "message"]
+    assert [event.seq for event in loaded] == [1, 2]
+    assert "line 2 cannot be read" in caplog.text
+    store.append("old", said("ours", 3))
+    assert [event.seq for event in FileStore(tmp_path).load("old")] == [1, 2, 3]
+
+
+def test_damage_to_the_old_part_is_seen_once_ours_follows(tmp_path: Path) -> None:
+    store = old_store(tmp_path, "".join(f"{line}\n" for line in OLD_LINES))
+    store.append("old", said("ours", 4))
+    content = store.path("old").read_bytes()
+    store.path("old").write_bytes(b"#" + content[1:])
+    with pytest.raises(LogCorruptError):
+        FileStore(tmp_path).load("old")
+
+
+def test_a_file_without_one_readable_line_is_damaged(tmp_path: Path) -> None:
+    store = old_store(tmp_path, "not json\nnot json either\n")
+    with pytest.raises(LogCorruptError):
+        store.load("old")
+
+
+def test_an_append_of_another_process_is_a_conflict_for_who_named_the_same_seq(
+    store: FileStore,
+) -> None:
+    other = FileStore(store.directory)
+    other.append("run", said("theirs", 4))
+    with pytest.raises(SequenceConflictError):
+        store.append("run", said("ours", 4))
+    store.append("run", said("ours", 5))
+    other.append("run", said("whatever comes next"))
+    assert texts(store)[3:] == ["theirs", "ours", "whatever comes next"]
+
+
+def test_an_append_reads_the_file_only_the_first_time(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = FileStore(store.directory)
+    again.append("run", said("4", 4))
+    monkeypatch.setattr("agentor.engine.store.file.read_jsonl", None)
+    again.append("run", said("5", 5))
+    again.append_many("run", [said("6", 6), said("7", 7)])
+
+
+def test_each_append_is_one_sync_and_a_new_file_one_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def counting(descriptor: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counting)
+    store = FileStore(tmp_path / "runs")
+    store.append("run", said("1"))
+    assert synced == ["run.jsonl", "runs"]
+    store.append_many("run", [said("2"), said("3"), said("4")])
+    assert synced[2:] == ["run.jsonl"]
+    fork_run(store, "run", "fork")
+    assert len(synced) == 5
+    assert synced[4] == "runs"
+
+
+def fail_after(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
+    """A disk with room for `budget` more bytes."""
+    pwrite = os.pwrite
+    left = [budget]
+
+    def short(descriptor: int, content: bytes, offset: int) -> int:
+        if left[0] <= 0:
+            raise OSError(28, "No space left on device")
+        written = pwrite(descriptor, content[: left[0]], offset)
+        left[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "pwrite", short)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 30, 60, 100])
+def test_a_full_disk_is_told_and_the_half_written_line_is_cut_off(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    before = store.path("run").read_bytes()
+    with monkeypatch.context() as patch:
+        fail_after(patch, budget)
+        with pytest.raises(StoreError, match=r"run\.jsonl: No space left"):
+            store.append_many("run", [said("4" * 40, 4), said("5" * 40, 5)])
+    assert store.path("run").read_bytes() == before
+    store.append("run", said("4", 4))
+    assert texts(store) == ["1", "2", "3", "4"]
+
+
+def test_a_fork_on_a_full_disk_leaves_nothing(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail_after(patch, 50)
+        with pytest.raises(StoreError):
+            fork_run(store, "run", "fork")
+    assert [file.name for file in store.directory.iterdir()] == ["run.jsonl"]
+    fork_run(store, "run", "fork")
+
+
+def test_a_limit_of_the_system_on_file_size_is_a_store_error(tmp_path: Path) -> None:
+    code = """
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        store = FileStore(sys.argv[1])
+        store.append("run", Event("message", text="fits", seq=1))
+        try:
+            store.append("run", Event("message", text="x" * 2000, seq=2))
+        except errors.StoreError as error:
+            say(error)
+        store.append("run", Event("message", text="fits too", seq=2))
+    """
+    assert "File too large" in Child(code, tmp_path).end()
+    assert texts(FileStore(tmp_path)) == ["fits", "fits too"]
+
+
+def test_an_empty_file_left_over_is_no_run_but_holds_its_id(store: FileStore) -> None:
+    store.path("empty").touch()
+    assert store.load("empty") == []
+    assert store.list_runs() == ["run"]
+    with pytest.raises(RunExistsError):
+        fork_run(store, "run", "empty")
+    with pytest.raises(RunNotFoundError):
+        fork_run(store, "empty", "new")
+    store.append("empty", said("first", 1))
+    assert texts(store, "empty") == ["first"]
+
+
+def test_a_fork_is_never_written_over_a_file_that_appears_meanwhile(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def late(source: Path, target: Path) -> None:
+        target.write_text("somebody else's\n")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(RunExistsError):
+        fork_run(store, "run", "fork")
+    assert store.path("fork").read_text() == "somebody else's\n"
+    assert sorted(file.name for file in store.directory.iterdir()) == ["fork.jsonl", "run.jsonl"]
+
+
+def test_a_path_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "runs"
+    path.write_text("a file")
+    with pytest.raises(StoreError, match=str(path)):
+        FileStore(path)
+
+
+def test_a_run_that_is_a_directory_is_a_store_error(store: FileStore) -> None:
+    store.path("dir").mkdir()
+    with pytest.raises(StoreError, match=r"dir\.jsonl"):
+        store.load("dir")
+    with pytest.raises(StoreError, match=r"dir\.jsonl"):
+        store.append("dir", said("x"))
+
+
+def test_files_that_are_no_runs_are_not_listed(store: FileStore) -> None:
+    for name in ("notes.txt", ".hidden.jsonl", ".run.abc.tmp", "bad id.jsonl"):
+        (store.directory / name).write_text("{}\n")
+    assert store.list_runs() == ["run"]
+
+
+def test_an_append_does_not_move_a_run_in_the_list(store: FileStore) -> None:
+    store.append("a", said("1"))
+    store.append("run", said("4"))
+    assert store.list_runs() == ["run", "a"]

@@ -1,0 +1,121 @@
+"""What would lose commits without a sound is refused: a second SQLite, a foreign descriptor, a network disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+import apsw
+import pytest
+
+from agentor.engine.events import Event
+from agentor.engine.store import SQLiteStore, sqlite_guard
+from agentor.errors import StoreError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a file.db"
+
+
+def spellings(path: Path) -> list[object]:
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    return [
+        *(str(path), path, os.fsencode(path), os.path.relpath(path), str(link)),
+        *(f"file:{path}?mode=ro", path.as_uri(), f"{path.as_uri()}?immutable=1#x"),
+    ]
+
+
+def test_sqlite3_is_refused_on_an_open_store_however_the_path_is_spelled(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        store.append("run", Event("message", text="kept"))
+        for spelling in spellings(path):
+            with pytest.raises(StoreError, match="second SQLite"):
+                sqlite3.connect(spelling, uri=str(spelling).startswith("file:"))  # type: ignore[call-overload]
+        assert len(store.load("run")) == 1
+
+
+def test_sqlite3_may_have_any_other_file_and_ours_once_it_is_closed(path: Path) -> None:
+    with SQLiteStore(path) as store, SQLiteStore(path):
+        sqlite3.connect(":memory:").close()
+        sqlite3.connect(path.with_name("other.db")).close()
+        store.close()
+        with pytest.raises(StoreError, match="second SQLite"):
+            sqlite3.connect(path)
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT count(*) FROM agentor_runs").fetchone() == (0,)
+    connection.close()
+
+
+def test_a_file_that_sqlite3_has_open_is_refused(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE mine (x)")
+    with pytest.raises(StoreError, match="already has the file open"):
+        SQLiteStore(path)
+    connection.close()
+    SQLiteStore(path).close()
+
+
+def test_a_file_that_is_open_as_a_file_is_refused(path: Path) -> None:
+    with path.open("w"), pytest.raises(StoreError, match="already has the file open"):
+        SQLiteStore(path)
+    SQLiteStore(path).close()
+
+
+def test_tables_of_the_program_live_in_the_same_file_over_apsw(path: Path) -> None:
+    mine = apsw.Connection(str(path))
+    mine.set_busy_timeout(10_000)
+    mine.execute("CREATE TABLE customers (name); INSERT INTO customers VALUES ('Ada')")
+    with SQLiteStore(path) as store:
+        store.append("run", Event("message", text="hi"))
+        mine.execute("INSERT INTO customers VALUES ('Grace')")
+        assert mine.execute("SELECT count(*) FROM agentor_events").get == 1
+        assert store.integrity_check() == []
+    mine.close()
+
+
+def mounts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    table = tmp_path / "mounts"
+    table.write_text(text)
+    monkeypatch.setattr(sqlite_guard, "_MOUNTS", str(table))
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "smb3", "9p", "fuse.sshfs"])
+def test_a_network_file_system_is_refused_unless_asked_for(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    mounts(monkeypatch, tmp_path, f"disk / ext4 rw 0 0\nserver:/x {path.parent} {kind} rw 0 0\n")
+    with pytest.raises(StoreError, match=f"network file system .{kind}.*allow_network_filesystem"):
+        SQLiteStore(path)
+    assert not path.exists()
+    SQLiteStore(path, allow_network_filesystem=True).close()
+
+
+def test_the_innermost_mount_decides_and_the_last_one_at_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "with space"
+    inner.mkdir()
+    escaped = str(inner).replace(" ", "\\040")
+    mounts(
+        monkeypatch,
+        tmp_path,
+        f"s:/ {tmp_path} nfs rw 0 0\nd {escaped} nfs rw\nd {escaped} ext4 rw\n",
+    )
+    SQLiteStore(inner / "runs.db").close()
+    with pytest.raises(StoreError):
+        SQLiteStore(tmp_path / "runs.db")
+
+
+def test_a_system_that_does_not_tell_its_mounts_is_trusted(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_guard, "_MOUNTS", str(tmp_path / "missing"))
+    SQLiteStore(path).close()
+
+
+def test_a_store_that_was_dropped_without_close_gives_the_file_back(path: Path) -> None:
+    SQLiteStore(path).append("run", Event("message"))
+    sqlite3.connect(path).close()

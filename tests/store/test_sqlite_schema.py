@@ -1,0 +1,245 @@
+"""The tables: what they refuse by themselves, what they can be rebuilt from, and how versions meet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import apsw
+import pytest
+
+from agentor.engine import clock
+from agentor.engine.events import Event, Usage
+from agentor.engine.store import SQLiteStore, fork_run
+from agentor.engine.store import sqlite_file as opening
+from agentor.errors import RunNotFoundError, StoreError
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def run(
+    store: SQLiteStore, run_id: str, *, agent: str = "a", end: str | None = "completed"
+) -> None:
+    events = [
+        Event("run_start", agent=agent, model="m"),
+        Event("generation", usage=Usage(10, 5, 15, 4, 1)),
+        Event("generation", usage=Usage(1, 1, 2)),
+    ]
+    store.append_many(run_id, events)
+    if end is not None:
+        store.append(run_id, Event("run_end", status=end, ended_at=99.5))
+
+
+def test_the_schema_at_the_top_is_the_one_in_the_package() -> None:
+    assert os.path.samefile(REPOSITORY / "schema.sql", REPOSITORY / "agentor" / "schema.sql")
+
+
+def test_every_table_is_strict_and_every_name_has_the_prefix(path: Path) -> None:
+    SQLiteStore(path).close()
+    connection = apsw.Connection(str(path))
+    tables = connection.execute(
+        "SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite_%'"
+    ).fetchall()
+    assert dict(tables) == dict.fromkeys(
+        ["agentor_events", "agentor_leases", "agentor_runs", "agentor_schema"], 1
+    )
+    names = connection.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")
+    assert all(name.startswith("agentor_") for (name,) in names)
+    connection.close()
+
+
+def test_the_file_is_in_wal_mode_and_can_give_space_back(path: Path) -> None:
+    SQLiteStore(path).close()
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("journal_mode") == "wal"
+    assert connection.pragma("auto_vacuum") == 2  # incremental
+    connection.close()
+
+
+INSERT = "INSERT INTO agentor_events (run_id, seq, type, recorded_at, body) VALUES "
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        INSERT + "('run', 6, 'x', 1, '{}')",  # a gap
+        INSERT + "('run', 4, 'x', 1, '{}')",  # taken
+        INSERT + "('run', 0, 'x', 1, '{}')",
+        INSERT + "('run', 5, 'x', 1, 'not json')",
+        INSERT + "('run', 5, 'x', 'not a time', '{}')",
+        INSERT + "('run', 5, NULL, 1, '{}')",
+        INSERT + "('nobody', 1, 'x', 1, '{}')",  # no run of that id
+        INSERT + "('fork', 4, 'x', 1, '{}')",  # a seq that it shares with its parent
+        INSERT + "('fork', 7, 'x', 1, '{}')",
+        "UPDATE agentor_events SET body = '{}' WHERE run_id = 'run' AND seq = 1",
+        "UPDATE agentor_events SET seq = 9 WHERE run_id = 'run' AND seq = 4",
+        "INSERT INTO agentor_runs (run_id, last_seq, status, created_at, updated_at) VALUES ('run', 0, 'x', 1, 1)",
+        "INSERT INTO agentor_leases VALUES ('run', 'me', 0, 1)",
+    ],
+)
+def test_the_tables_themselves_refuse(path: Path, statement: str) -> None:
+    with SQLiteStore(path) as store:
+        run(store, "run")
+        fork_run(store, "run", "fork")
+    connection = apsw.Connection(str(path))
+    with pytest.raises(apsw.ConstraintError):
+        connection.execute(statement)
+    connection.execute(INSERT + "('run', 5, 'x', 1, '{}'), ('fork', 6, 'x', 1, '{}')")
+    connection.close()
+
+
+def test_a_row_tells_status_usage_and_times(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        before = clock.now()
+        run(store, "done")
+        run(store, "open", end=None)
+        done, unfinished = store.runs()
+    assert (done.run_id, done.status, done.agent, done.model) == ("done", "completed", "a", "m")
+    assert done.usage == Usage(11, 6, 17, 4, 1)
+    assert (done.last_seq, done.parent, done.parent_seq, done.ended_at) == (4, None, 0, 99.5)
+    assert before <= done.created_at <= done.updated_at <= clock.now()
+    assert (unfinished.status, unfinished.ended_at) == ("unfinished", None)
+
+
+def test_a_new_segment_makes_a_finished_run_unfinished_again(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        run(store, "run", end="max_turns")
+        store.append("run", Event("run_start", agent="b"))
+        (row,) = store.runs()
+    assert (row.status, row.ended_at, row.agent, row.model) == ("unfinished", None, "b", "m")
+
+
+def test_a_fork_inherits_the_tokens_of_the_events_it_shares(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        run(store, "run")
+        fork_run(store, "run", "whole")
+        fork_run(store, "run", "early", at=2)
+        fork_run(store, "early", "earlier", at=1)
+        rows = {row.run_id: row for row in store.runs()}
+        assert (rows["whole"].usage, rows["whole"].status) == (Usage(11, 6, 17, 4, 1), "completed")
+        assert (rows["early"].usage, rows["early"].status) == (Usage(10, 5, 15, 4, 1), "unfinished")
+        assert (rows["earlier"].usage, rows["earlier"].agent) == (Usage(), "a")
+        assert (rows["earlier"].parent, rows["earlier"].parent_seq) == ("early", 1)
+        assert store.integrity_check() == []
+
+
+def test_a_fork_writes_the_same_few_rows_whatever_the_length(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        store.append_many("long", [Event("message", text="x" * 100) for _ in range(2000)])
+        before = store.counts()
+        fork_run(store, "long", "fork")
+        assert store.counts() == {"runs": before["runs"] + 1, "events": before["events"] + 1}
+        assert len(store.load("fork")) == 2001
+
+
+def test_summaries_can_be_worked_out_again_from_the_events(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        run(store, "run")
+        run(store, "open", end=None)
+        fork_run(store, "run", "fork", at=3)
+        rows = store.runs()
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        "UPDATE agentor_runs SET status = 'wrong', agent = 'wrong', total_tokens = 1, ended_at = 1, last_seq = 2"
+    )
+    connection.close()
+    with SQLiteStore(path) as store:
+        assert len(store.integrity_check()) >= 3
+        store.rebuild_runs()
+        assert store.runs() == rows
+        assert store.integrity_check() == []
+
+
+def test_runs_are_found_by_status_agent_and_time_page_by_page(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        for n in range(10):
+            run(store, f"r{n}", agent="ab"[n % 2], end="completed" if n < 6 else None)
+        assert store.list_runs(limit=3) == ["r0", "r1", "r2"]
+        assert store.list_runs(limit=3, after="r2") == ["r3", "r4", "r5"]
+        assert store.list_runs(after="r9") == []
+        assert store.list_runs(status="completed", agent="b") == ["r1", "r3", "r5"]
+        assert store.list_runs(status="unfinished", after="r7") == ["r8", "r9"]
+        assert store.list_runs(since=store.runs()[7].created_at) == ["r7", "r8", "r9"]
+        assert store.list_runs(since=clock.now() + 1) == []
+        with pytest.raises(RunNotFoundError):
+            store.list_runs(after="nobody")
+
+
+@pytest.mark.parametrize(
+    "filters", [{}, {"status": "u"}, {"agent": "a"}, {"agent": "a", "limit": 3}]
+)
+def test_pages_are_read_by_an_index_without_sorting(path: Path, filters: dict[str, object]) -> None:
+    plans: list[str] = []
+    with SQLiteStore(path) as store:
+        run(store, "r")
+        with store._readers.connection() as connection:
+            connection.exec_trace = lambda _, sql, bindings: plans.append((sql, bindings)) or True
+        store.runs(after="r", **filters)  # type: ignore[arg-type]
+        with store._readers.connection() as connection:
+            connection.exec_trace = None
+            sql, bindings = plans[-1]
+            plan = " ".join(
+                row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)
+            )
+    assert "SEARCH" in plan
+    assert "TEMP B-TREE" not in plan
+
+
+def set_version(path: Path, version: int) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("INSERT INTO agentor_schema VALUES (?, 1.0)", (version,))
+    connection.close()
+
+
+def test_a_newer_schema_can_be_read_and_is_never_written(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        run(store, "run")
+    set_version(path, 99)
+    before = path.read_bytes()
+    with SQLiteStore(path) as store:
+        assert len(store.load("run")) == 4
+        assert store.list_runs() == ["run"]
+        for write in (
+            lambda: store.append("run", Event("x")),
+            lambda: fork_run(store, "run"),
+            lambda: store.acquire("run", "me", 30),
+        ):
+            with pytest.raises(StoreError, match=r"version 99.*upgrade agentor"):
+                write()
+    assert path.read_bytes() == before
+
+
+def test_an_older_schema_is_lifted_step_by_step_in_one_transaction(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SQLiteStore(path) as store:
+        run(store, "run")
+    monkeypatch.setattr(opening, "SCHEMA_VERSION", 3)
+    steps = ("CREATE TABLE agentor_two (x) STRICT", "CREATE TABLE agentor_three (x TEXT) STRICT")
+    monkeypatch.setattr(opening, "UPGRADES", steps)
+    with pytest.raises(StoreError):  # the first step is no valid SQL
+        SQLiteStore(path)
+    monkeypatch.setattr(opening, "UPGRADES", ("CREATE TABLE agentor_two (x TEXT) STRICT", steps[1]))
+    SQLiteStore(path).close()
+    connection = apsw.Connection(str(path))
+    assert connection.execute("SELECT version FROM agentor_schema").fetchall() == [(1,), (3,)]
+    assert connection.table_exists("main", "agentor_two")
+    assert connection.table_exists("main", "agentor_three")
+    connection.close()
+
+
+def test_a_database_of_the_program_gets_our_tables_beside_its_own(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE customers (name TEXT); PRAGMA user_version = 7")
+    connection.close()
+    with SQLiteStore(path) as store:
+        run(store, "run")
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("user_version") == 7
+    assert connection.table_exists("main", "customers")
+    connection.close()

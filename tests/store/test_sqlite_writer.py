@@ -1,0 +1,159 @@
+"""The writer: many callers, few commits, one answer to each; and what closing means."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentor.engine.events import Event
+from agentor.engine.store import SQLiteStore, sqlite_writer
+from agentor.errors import LeaseHeldError, SequenceConflictError, StoreError
+
+
+def said(text: str, seq: int | None = None) -> Event:
+    return Event("message", text=text, seq=seq)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        yield store
+
+
+def test_what_waits_during_a_commit_is_saved_by_the_next_one(store: SQLiteStore) -> None:
+    store.append("first", said("1"))
+    store._writer.pause()
+    futures = [store.submit(f"run{n}", [said("1", 1), said("2", 2)]) for n in range(200)]
+    before = store._writer.commits
+    store._writer.go_on()
+    for future in futures:
+        future.result(timeout=30)
+    assert store._writer.commits - before <= 2
+    assert store.counts() == {"runs": 201, "events": 401}
+
+
+def test_one_refusal_in_a_commit_fails_one_caller_only(store: SQLiteStore) -> None:
+    store.acquire("held", "somebody", 1_000)
+    store._writer.pause()
+    futures = [
+        store.submit("a", [said("1", 1)]),
+        store.submit("a", [said("2", 2), said("gap", 4)]),
+        store.submit("held", [said("1", 1)]),
+        store.submit("a", [Event("tool_call", args={"no": object()})]),
+        store.submit("a", [said("2", 2)]),
+        store.submit("b", [said("1", 1)]),
+    ]
+    store._writer.go_on()
+    errors = [type(future.exception(timeout=30)) for future in futures]
+    assert errors == [
+        *(type(None), SequenceConflictError, LeaseHeldError),
+        *(TypeError, type(None), type(None)),
+    ]
+    assert [event.text for event in store.load("a")] == ["1", "2"]
+    assert store.list_runs() == ["a", "b"]
+
+
+def test_a_cancelled_submission_that_had_not_begun_is_not_saved(store: SQLiteStore) -> None:
+    store.append("run", said("1", 1))
+    store._writer.pause()
+    first = store.submit(
+        "other", [said("1", 1)]
+    )  # the thread holds this one already, or takes both
+    waiting = store.submit("run", [said("2", 2)])
+    cancelled = waiting.cancel()
+    store._writer.go_on()
+    first.result(timeout=30)
+    store.append("last", said("1", 1))
+    assert len(store.load("run")) == (1 if cancelled else 2)
+
+
+def test_submit_waits_for_room_when_very_many_wait(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "MAX_WAITING", 5)
+    store.append("run", said("0"))
+    store._writer.pause()
+    blocked = threading.Event()
+    wait_for = store._writer._room.wait_for
+    monkeypatch.setattr(
+        store._writer._room, "wait_for", lambda free: blocked.set() or wait_for(free)
+    )
+    submitted: list[int] = []
+
+    def submit_all() -> None:
+        for n in range(1, 101):
+            store.submit("run", [said(f"{n}")])
+            submitted.append(n)
+
+    thread = threading.Thread(target=submit_all)
+    thread.start()
+    thread.join(timeout=0.2)
+    assert thread.is_alive()
+    assert (
+        len(submitted) <= 11
+    )  # five that the thread has taken, five that wait, and the one that blocks
+    store._writer.go_on()
+    thread.join(timeout=30)
+    store.append("other", said("after all of them"))
+    assert [event.text for event in store.load("run")] == [f"{n}" for n in range(101)]
+
+
+def test_many_threads_write_and_read_at_once(store: SQLiteStore) -> None:
+    failures: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            for seq in range(1, 31):
+                store.append(name, said(f"{seq}", seq))
+                assert len(store.load(name)) == seq
+                store.list_runs()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(f"run{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert store.counts() == {"runs": 8, "events": 240}
+
+
+def test_closing_saves_what_waits_and_leaves_one_file(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "runs.db")
+    futures = [store.submit("run", [said(f"{n}")]) for n in range(50)]
+    store.close()
+    assert all(future.done() and future.exception() is None for future in futures)
+    assert [file.name for file in tmp_path.iterdir()] == ["runs.db"]
+
+
+def test_a_closed_store_refuses_everything(tmp_path: Path) -> None:
+    store = SQLiteStore(tmp_path / "runs.db")
+    store.close()
+    store.close()
+    for use in (
+        lambda: store.append("run", said("1")),
+        lambda: store.load("run"),
+        lambda: store.list_runs(),
+        lambda: store.acquire("run", "me", 30),
+    ):
+        with pytest.raises(StoreError, match="closed; open a new one"):
+            use()
+
+
+def test_a_dropped_store_leaves_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    for n in range(5):
+        SQLiteStore(tmp_path / f"{n}.db").append("run", said("1"))
+    assert threading.active_count() == before
+
+
+def test_a_store_that_only_reads_starts_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        store.list_runs()
+        store.load("run")
+        assert threading.active_count() == before

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
 from agentor.cli.plain import one_line, plain
@@ -18,6 +17,8 @@ from agentor.cli.timeline import Line
 
 _STYLES = {"plain": "", "quiet": "dim", "good": "green", "bad": "red"}
 STATUS_STYLES = {"completed": "green", "failed": "red", "max_turns": "yellow", "unfinished": "cyan"}
+NUMBERS = ("turns", "tokens")  # columns that are set to the right
+EXPENDABLE = ("forked from", "started", "tokens", "turns", "agent", "took")  # in this order
 _MANY = 50  # items from which on progress is shown
 _Item = TypeVar("_Item")
 
@@ -34,15 +35,44 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in headings:
-        right = heading in ("turns", "tokens")
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(
-            *(cell if isinstance(cell, Text) else Text(one_line(cell, 80)) for cell in row)
-        )
-    console().print(table)
+    """A line per row, never broken; empty columns are left out. Where the terminal is too narrow, the columns of
+    EXPENDABLE go, visibly."""
+    body = [[c if isinstance(c, Text) else Text(one_line(c, 80)) for c in row] for row in rows]
+    columns = {
+        heading: [Text(heading, style="bold"), *cells]
+        for heading, cells in zip(headings, zip(*body, strict=True), strict=True)
+        if any(cell.plain for cell in cells)
+    }
+    out = console()
+    widths = {heading: max(cell.cell_len for cell in cells) for heading, cells in columns.items()}
+    dropped = _drop_until_it_fits(widths, out.width)
+    shown = {heading: columns[heading] for heading in widths}
+    for cells in zip(*shown.values(), strict=True):
+        out.print(_row(dict(zip(shown, cells, strict=True)), widths), soft_wrap=True)
+    if dropped:
+        told = f"Too narrow for: {', '.join(dropped)}. --json has everything."
+        out.print(Text(told, style="dim"), soft_wrap=True)
+
+
+def _drop_until_it_fits(widths: dict[str, int], room: int) -> list[str]:
+    """Take columns out of `widths` until they fit into `room`; the names of those taken."""
+    dropped = []
+    for heading in EXPENDABLE:
+        if sum(widths.values()) + 2 * (len(widths) - 1) <= room:
+            break
+        if widths.pop(heading, None):
+            dropped.append(heading)
+    return dropped
+
+
+def _row(cells: dict[str, Text], widths: dict[str, int]) -> Text:
+    row = Text()
+    for heading, cell in cells.items():
+        padding = " " * (widths[heading] - cell.cell_len)
+        left, right = (padding, "") if heading in NUMBERS else ("", padding)
+        row.append(left).append_text(cell).append(f"{right}  ")
+    row.rstrip()
+    return row
 
 
 def status_text(status: str) -> Text:

@@ -15,12 +15,15 @@ DEFAULT_STORE = "runs.db"
 
 @contextlib.contextmanager
 def existing_store(path: str | None) -> Iterator[Store]:
-    """The store at `path`, closed afterwards. One that is not there is an error, not a new store."""
+    """The store at `path`, closed afterwards. One that is not there is an error, not a new store; and a file that is
+    somebody's database, but holds no runs, does not get our tables for having been looked at."""
     path = path or DEFAULT_STORE
     if not Path(path).exists():
         raise ConfigError(
             f"there is no store at {path!r}; name one with --store PATH, or set AGENTOR_STORE"
         )
+    if Path(path).is_file() and not _holds_runs(path):
+        raise ConfigError(f"{path!r} holds no runs; name another store with --store PATH")
     store = open_store(path)
     assert store is not None
     try:
@@ -28,3 +31,11 @@ def existing_store(path: str | None) -> Iterator[Store]:
     finally:
         if isinstance(store, Closes):
             store.close()
+
+
+def _holds_runs(path: str) -> bool:
+    from agentor.engine.store.sqlite_file import (
+        holds_runs,
+    )  # loads apsw, which a FileStore does not need
+
+    return holds_runs(path)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
+import apsw
 import pytest
 from stored_runs import BODIES, Program, read_json, write
 
@@ -181,6 +183,21 @@ def test_a_file_that_is_no_database_is_an_error(
     result = program(*words, "--store", "notes.txt")
     assert "no SQLite database" in result.stderr
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_a_database_without_runs_is_an_error_and_stays_as_it_is(
+    program: Program, place: Path, words: tuple[str, ...]
+) -> None:
+    with contextlib.closing(apsw.Connection("shop.db")) as connection:
+        connection.execute("CREATE TABLE orders (number INTEGER)")
+    (place / "empty.db").touch()
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    for name in ("shop.db", "empty.db"):
+        result = program(*words, "--store", name)
+        assert f"'{name}' holds no runs" in result.stderr
+        assert result.exit_code == 2
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
 
 
 @pytest.mark.parametrize("verb", ["show", "verify"])

@@ -91,6 +91,17 @@ def set_up_schema(connection: apsw.Connection, path: str) -> int:
         return version
 
 
+def holds_runs(path: str) -> bool:
+    """Whether the file has our tables already, without changing it. `StoreError` if it is no database."""
+    with store_errors(path):
+        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            connection.set_busy_timeout(10_000)
+            return _version(connection) > 0
+        finally:
+            connection.close()
+
+
 def create_private(path: str) -> None:
     """Make the file, readable by its owner only, if it is missing; SQLite gives -wal and -shm the same mode."""
     if os.path.isdir(path):

@@ -119,10 +119,10 @@ class SQLiteStore:
         """
         check_run_id(src_run_id)
         check_run_id(dst_run_id)
-        # Events never change, so the part to be summed up can be read before the transaction.
-        prefix = None if at is None else self.load(src_run_id)[:at]
+        # Events never change, so the part that is shared can be summed up before the transaction.
+        there = {} if at is None else self._read(partial(log.summary_at, run_id=src_run_id, at=at))
         self._write(
-            lambda connection: log.fork(connection, src_run_id, dst_run_id, at, event, prefix)
+            lambda connection: log.fork(connection, src_run_id, dst_run_id, at, event, there)
         )
 
     def list_runs(

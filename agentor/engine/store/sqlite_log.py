@@ -63,6 +63,23 @@ WITH RECURSIVE lineage (run_id, parent, parent_seq, upto) AS (
 )
 """
 
+_MILESTONES = (
+    _LINEAGE
+    + """
+SELECT e.body
+FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq <= min(l.upto, :at)
+WHERE e.type IN (:start, :end)
+ORDER BY e.seq
+"""
+)
+
+_SUMS = ", ".join(f"sum(json_extract(e.body, '$.usage.{name}'))" for name in COUNTS)
+_USAGE_UP_TO = f"""{_LINEAGE}
+SELECT {_SUMS}
+FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq <= min(l.upto, :at)
+WHERE e.type = :generation
+"""
+
 _LOAD = (
     _LINEAGE
     + """
@@ -103,9 +120,9 @@ def fork(
     dst: str,
     at: int | None,
     event: Event | None,
-    prefix: Iterable[Event] | None,
+    there: dict[str, Any],
 ) -> None:
-    """Let `dst` share the events of `src` up to `at`. `prefix` are those events, needed unless `at` is None."""
+    """Let `dst` share the events of `src` up to `at`; `there` is the summary of `src` at that place."""
     last_seq = last_seq_of(connection, src)
     if last_seq is None:
         raise RunNotFoundError(src)
@@ -116,12 +133,21 @@ def fork(
     if at == last_seq:
         connection.execute(_FORK_WHOLE, {"src": src, "dst": dst, "now": now})
     else:
-        assert prefix is not None
         connection.execute(
             _FORK_EARLIER, {"src": src, "dst": dst, "at": at, "status": UNFINISHED, "now": now}
         )
-        _update_run(connection, dst, at, now, summary(prefix))
+        _update_run(connection, dst, at, now, there)
     append(connection, dst, fork_tail(event, at))
+
+
+def summary_at(connection: apsw.Connection, run_id: str, at: int) -> dict[str, Any]:
+    """`summary` of a run's events up to `at`, without reading most of them."""
+    bindings = {"run_id": run_id, "at": at}
+    kinds = {"start": RUN_START, "end": RUN_END}
+    milestones = connection.execute(_MILESTONES, bindings | kinds).fetchall()
+    sums: Any = connection.execute(_USAGE_UP_TO, bindings | {"generation": GENERATION}).fetchall()
+    counts = {name: count for name, count in zip(COUNTS, sums[0], strict=True) if count}
+    return summary(_event_of(run_id, None, body) for (body,) in milestones) | counts
 
 
 def summarise_anew(connection: apsw.Connection, run_id: str) -> None:
@@ -172,10 +198,14 @@ def _event(run_id: str, expected: int, row: Any) -> Event:
     seq, body = row
     if seq != expected:
         raise LogCorruptError(run_id, expected, f"the log goes on with seq {seq} instead")
-    try:
-        event = Event.from_json(body)
-    except ValueError as error:
-        raise LogCorruptError(run_id, seq, str(error)) from error
+    event = _event_of(run_id, seq, body)
     if event.seq != seq:
         raise LogCorruptError(run_id, seq, f"the event says that its seq is {event.seq}")
     return event
+
+
+def _event_of(run_id: str, seq: int | None, body: Any) -> Event:
+    try:
+        return Event.from_json(body)
+    except ValueError as error:
+        raise LogCorruptError(run_id, seq, str(error)) from error

@@ -170,7 +170,8 @@ def _checked(url: str) -> str:
     """The URL of a server, without telling what may be a password in it when it is none."""
     try:
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and (parts.port or True):
+        port = 80 if parts.port is None else parts.port
+        if parts.scheme in ("http", "https") and parts.hostname and port:
             return url
     except ValueError:
         pass

@@ -25,6 +25,11 @@ _RENAMED: Final = {
 _FORMAT_WORDS: Final = re.compile(
     r"response_format|json_schema|json_object|json schema|json mode|structured outputs?", re.I
 )
+_NO_TOOLS: Final = re.compile(
+    r"\b(?:no|not|cannot|doesn't|don't)\b[^.]{0,60}\bsupport\w*\b[^.]{0,40}\b(?:tools?|functions?)\b"
+    r"|\b(?:tools?|tool use|functions?|function calling)\b[^.]{0,60}(?:\bnot |\bun)support",
+    re.I,
+)
 Body = dict[str, Any]
 
 
@@ -47,8 +52,8 @@ class Refusal:
         return re.search(rf"(?<!\w){re.escape(field)}(?!\w)", told) is not None
 
     @property
-    def mentions_tools(self) -> bool:
-        return re.search(r"\b(tools?|functions?)\b", self.text, re.I) is not None
+    def says_no_to_tools(self) -> bool:
+        return _NO_TOOLS.search(self.text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ class Exchange:
         alarm = self.patience.alarm()
         async with contextlib.AsyncExitStack() as opened:
             opened.callback(alarm.stop)
-            pieces = await self._open(opened, sending, alarm)
-            while (piece := await self._next(pieces, alarm)) is not None:
+            incoming = await self._open(opened, sending, alarm)
+            while (piece := await self._next(incoming, alarm)) is not None:
                 for chunk in self._fed(piece):
                     yield chunk
             for chunk in self._ended():
@@ -47,30 +47,32 @@ class Exchange:
         opened: contextlib.AsyncExitStack,
         sending: contextlib.AbstractAsyncContextManager[Incoming],
         alarm: Alarm,
-    ) -> AsyncGenerator[Piece, None]:
+    ) -> Incoming:
         try:
             incoming = await alarm.limit(opened.enter_async_context(sending))
         except TimeoutError:
             raise self._too_long() from None
         self.patience.spend(incoming.retries)
         self.headers = incoming.headers
-        return incoming.pieces
+        return incoming
 
-    async def _next(self, pieces: AsyncGenerator[Piece, None], alarm: Alarm) -> Piece | None:
+    async def _next(self, incoming: Incoming, alarm: Alarm) -> Piece | None:
         """The next piece of the body; None when it is over, however it ended: the reader judges what there is."""
         reader = self.reader
         if reader.ended:
-            await _drain(pieces)
+            await _drain(incoming.pieces)
             return None
         if reader.finished:
             alarm.set_in(_LINGER_S)
         try:
-            return await alarm.limit(anext(pieces, None))
+            return await alarm.limit(anext(incoming.pieces, None))
         except TimeoutError:
             if reader.finished:
                 return None
             raise self._too_long() from None
         except Exception as error:
+            if incoming.decoded:
+                raise
             reader.broke = type(error).__name__
             return None
 

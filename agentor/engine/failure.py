@@ -106,7 +106,7 @@ def model_error(broken: BrokenReply, reader: ReplyReader, source: str, model: st
 
 def explain_tools(error: Exception, refusal: Refusal, tools: bool) -> None:
     """Tools are never dropped in silence, so a server that takes none ends the run: say what to do."""
-    if tools and refusal.status in (400, 404, 422) and refusal.mentions_tools:
+    if tools and refusal.status in (400, 404, 422) and refusal.says_no_to_tools:
         error.add_note(
             "This model or server seems to take no tools. agentor does not leave them out by itself: "
             "choose a model that takes tools, or an agent without them."

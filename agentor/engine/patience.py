@@ -70,7 +70,7 @@ class Alarm:
 
     def _ring(self) -> None:
         self._rang = True
-        if self._waiting is not None:
+        if self._waiting is not None and not self._cancelled:
             self._cancelled = True
             self._waiting.cancel()
 

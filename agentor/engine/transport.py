@@ -39,6 +39,7 @@ class Incoming:
     pieces: AsyncGenerator[bytes | Mapping[str, Any], None]
     headers: Mapping[str, str]
     retries: int  # that the client made
+    decoded: bool = False  # by a client of the user's, whose errors are its own
 
 
 class Transport:
@@ -154,7 +155,7 @@ class Transport:
     def _key(self) -> ApiKey:
         key = self._api_key or os.environ.get("OPENAI_API_KEY")
         if key:
-            return key if isinstance(key, str) else _hidden(key)
+            return _header_text(key) if isinstance(key, str) else _hidden(key)
         if self.source == "api.openai.com":
             raise ConfigError(
                 "no API key for OpenAI: set the environment variable OPENAI_API_KEY or pass api_key=..., "
@@ -178,6 +179,14 @@ def _checked(url: str) -> str:
     raise ConfigError(
         "base_url must be like https://api.example.com/v1 or http://localhost:8000/v1"
     )
+
+
+def _header_text(key: str) -> str:
+    """The key without the line end that comes along from a file, if it can stand in a header at all."""
+    key = key.strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError("the API key holds characters that no key has; copy it again")
+    return key
 
 
 def _hidden(provider: Callable[[], Awaitable[str]]) -> Callable[[], Awaitable[str]]:
@@ -215,7 +224,7 @@ async def _ask(completions: Any, body: dict[str, Any]) -> Incoming:
         async for chunk in answer:
             yield _as_dict(chunk)
 
-    return Incoming(chunks(), {}, 0)
+    return Incoming(chunks(), {}, 0, decoded=True)
 
 
 def _as_dict(value: Any) -> Mapping[str, Any]:

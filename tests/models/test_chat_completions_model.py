@@ -98,6 +98,16 @@ def test_a_url_that_leads_nowhere_is_refused_and_its_password_not_told(url: str)
     assert "pass-word" not in str(caught.value)
 
 
+def test_a_key_with_a_line_end_is_a_key_and_one_that_no_header_takes_is_refused() -> None:
+    with FakeServer(["Hello"], api_key="key-from-a-file") as server:
+        url = server.base_url
+        assert ask(ChatCompletionsModel("m", "key-from-a-file\n", url)).content == "Hello"
+        for key in ("kéy-with-accents", "key\nin-two-lines"):
+            with pytest.raises(ConfigError, match="API key") as caught:
+                ask(ChatCompletionsModel("m", key, url))
+            assert key not in str(caught.value)
+
+
 def test_a_key_can_be_fetched_for_each_request_and_stays_secret() -> None:
     async def fetch() -> str:
         return "sk-fetched-key-51c7"
@@ -391,6 +401,16 @@ def test_a_client_that_only_looks_like_openais_is_good_enough() -> None:
     assert response.content == "Hello"
     with pytest.raises(ModelError, match="finish_reason"):
         ask(ChatCompletionsModel("m", client=LookAlike(whole, pieces[:1]), max_retries=0), True)
+
+
+def test_errors_of_such_a_client_are_its_own() -> None:
+    class Failing(LookAlike):
+        async def _stream(self) -> Any:
+            yield self._pieces[0]
+            raise LookupError("the wrapper failed")
+
+    with pytest.raises(LookupError, match="the wrapper failed"):
+        ask(ChatCompletionsModel("m", client=Failing(None, [{"choices": []}])), True)
 
 
 def test_a_model_of_ones_own_needs_one_method(instant_clock: InstantClock) -> None:

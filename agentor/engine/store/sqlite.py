@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 import apsw
 
 from agentor.engine.events import Event
+from agentor.engine.store import sqlite_backup
 from agentor.engine.store import sqlite_guard as guard
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store import sqlite_log as log
@@ -161,6 +162,12 @@ class SQLiteStore:
     def integrity_check(self) -> list[str]:
         """What is wrong with the file, one sentence each; [] is fine. Reads everything."""
         return self._read(runs.problems)
+
+    def backup(
+        self, path: str | os.PathLike[str], progress: sqlite_backup.Progress | None = None
+    ) -> None:
+        """Copy the file as it is at this moment to `path`, which must not exist, while others go on writing."""
+        self._read(lambda connection: sqlite_backup.backup(connection, path, progress))
 
     def rebuild_runs(self) -> None:
         """Work out the summaries in agentor_runs again from the events."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 from rich.console import Console
 
 from agentor.agent import Agentor
@@ -129,23 +129,29 @@ def _tell(result: RunResult, as_json: bool) -> None:
     if as_json:
         console.print_json(_as_dict(result))
     else:
-        if result.final_output is not None:
-            click.echo(plain(str(result)))
-        error = f": {result.error}" if result.error else ""
-        cost = " · ".join(filter(None, [str(result.status), tokens(result.usage)]))
-        click.echo(one_line(f"run {result.run_id} {cost}{error}", 500), err=True)
-        if result.unsaved:
-            click.echo(f"{result.unsaved} events could not be saved.", err=True)
+        _tell_in_words(result)
     if result.status != "completed":
         click.get_current_context().exit(1)
 
 
+def _tell_in_words(result: RunResult) -> None:
+    """The answer on standard output, and how it came about on standard error."""
+    if isinstance(result.final_output, str):
+        click.echo(plain(result.final_output))
+    elif result.final_output is not None:
+        console.print_json(to_jsonable_python(result.final_output))
+    error = f": {result.error}" if result.error else ""
+    cost = " · ".join(filter(None, [result.status, tokens(result.usage)]))
+    click.echo(one_line(f"run {result.run_id} {cost}{error}", 500), err=True)
+    if result.unsaved:
+        click.echo(f"{result.unsaved} events could not be saved.", err=True)
+
+
 def _as_dict(result: RunResult) -> dict[str, Any]:
-    output = result.final_output
     return {
         "run_id": result.run_id,
         "status": result.status,
-        "output": output.model_dump(mode="json") if isinstance(output, BaseModel) else output,
+        "output": to_jsonable_python(result.final_output),
         "error": result.error,
         "usage": result.usage.to_dict(),
         "unsaved": result.unsaved,

@@ -13,6 +13,8 @@ from agentor.engine.store import FileStore, SQLiteStore
 from agentor.engine.store.protocol import Store
 
 APP = """
+from dataclasses import dataclass
+
 from agentor import Agentor, function_tool
 from agentor.testing import ScriptedModel, calls, says
 
@@ -34,6 +36,17 @@ def down(messages):
 
 unlucky = Agentor("Weather Agent", model=ScriptedModel(down))
 hasty = Agentor("Weather Agent", model=model, tools=[get_weather], max_turns=1)
+
+
+@dataclass
+class Weather:
+    sky: str
+    degrees: int
+
+
+typed = Agentor(
+    "Typed", model=ScriptedModel.by_turn(["", '{"sky": "blue", "degrees": 22}']), output_type=Weather
+)
 at_home = Agentor("Weather Agent", model=model, tools=[get_weather], store="home/")
 """
 

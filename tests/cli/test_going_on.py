@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from stored_runs import BODIES, Program, read_json, write
+
+from agentor import Agentor
 
 
 def test_resume_finishes_a_killed_run_and_runs_no_tool_again(
@@ -34,6 +37,24 @@ def test_resume_as_json(program: Program, stored: str) -> None:
     )
     assert (told["error"], told["unsaved"]) == (None, 0)
     assert told["usage"]["total_tokens"] >= 15
+
+
+def test_a_typed_answer_is_printed_as_json(program: Program, stored: str) -> None:
+    words = ("resume", "app.py:typed", "killed", "--store", stored)
+    assert json.loads(program(*words).stdout) == {"sky": "blue", "degrees": 22}
+    assert read_json(program(*words, "--json"))["output"] == {"sky": "blue", "degrees": 22}
+
+
+def test_ctrl_c_says_that_the_run_is_saved(
+    program: Program, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Agentor, "resume", interrupted)
+    result = program("resume", "app.py:agent", "killed", "--store", stored)
+    assert "Run killed is saved up to here and can be resumed." in result.stderr
+    assert result.exit_code == 130
 
 
 def test_resume_uses_the_agents_own_store_unless_another_is_named(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import apsw
@@ -235,3 +238,12 @@ def test_reading_changes_no_event(program: Program, stored: str, place: Path) ->
     for words in VERBS:
         program(*words, "--store", stored)
     assert program("show", "killed", "--events", "--store", stored).stdout == before
+
+
+def test_a_terminal_that_lacks_a_character_gets_a_question_mark(stored: str) -> None:
+    write(stored, "foreign", [*BODIES[:3], BODIES[3] | {"result": "22°C, 晴れ"}])
+    done = subprocess.run(
+        [sys.executable, "-m", "agentor", "show", "foreign", "--store", stored],
+        capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=True, timeout=60,
+    )  # fmt: skip
+    assert b"gave 22?C, ??\n" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 from typing import Final
 
 import click
@@ -18,6 +19,9 @@ _VERBS: Final = {
     "resume": "agentor.cli.going_on",
     "fork": "agentor.cli.going_on",
     "verify": "agentor.cli.verifying",
+    "export": "agentor.cli.moving",
+    "import": "agentor.cli.moving",
+    "backup": "agentor.cli.moving",
 }
 
 
@@ -28,7 +32,9 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
-        command: click.Command = getattr(importlib.import_module(_VERBS[cmd_name]), cmd_name)
+        # A verb that Python has as a keyword is a function with an underscore, as usual.
+        function = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = getattr(importlib.import_module(_VERBS[cmd_name]), function)
         return command
 
 

@@ -1,0 +1,194 @@
+"""The verbs that take runs somewhere else: `export`, `import`, `backup`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Protocol, runtime_checkable
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from agentor.agent import open_store
+from agentor.cli import console
+from agentor.cli.options import Verb, debug_option, json_option, store_option
+from agentor.cli.plain import one_line
+from agentor.cli.stores import DEFAULT_STORE, existing_store
+from agentor.engine.store.protocol import Closes, Store
+from agentor.errors import ConfigError
+from agentor.export.jsonl import Imported, OnConflict, export_runs, import_runs, log_files
+from agentor.export.reading import Problem
+
+
+@runtime_checkable
+class BacksUp(Protocol):
+    """A store that can copy its file while it is in use."""
+
+    def backup(self, path: str, progress: Callable[[int, int], None] | None = None) -> None: ...
+
+
+@click.command(
+    cls=Verb,
+    short_help="Write runs to tables to analyse, or to JSONL files.",
+    epilog="agentor export analysis.db\nagentor export --jsonl elsewhere/ --run RUN",
+)
+@click.argument("out", metavar="OUT")
+@click.option(
+    "--jsonl", is_flag=True, help="Make OUT a directory of JSONL files, one per run, to move runs."
+)
+@click.option("--run", "run_ids", metavar="RUN", multiple=True, help="Only this run; repeatable.")
+@click.option("--force", is_flag=True, help="Replace what an earlier export has left at OUT.")
+@store_option()
+@json_option
+@debug_option
+def export(
+    out: str,
+    jsonl: bool,
+    run_ids: tuple[str, ...],
+    force: bool,
+    store_path: str | None,
+    as_json: bool,
+) -> None:
+    """Write the runs to OUT, a new SQLite file with tables to analyse, full-text search included.
+
+    The tables are runs, turns, messages, tool_calls and usage; any SQLite tool and Datasette open them. With --jsonl
+    OUT is a directory of JSONL files instead, which `agentor import` takes in elsewhere. The store may be in use.
+    Exit code 1 if a run was damaged; the others are exported.
+    """
+    with existing_store(store_path) as store:
+        if jsonl:
+            _export_runs(store, out, run_ids, force, as_json)
+        else:
+            _export_tables(store, out, run_ids, force, as_json)
+
+
+def _export_tables(
+    store: Store, out: str, run_ids: Sequence[str], force: bool, as_json: bool
+) -> None:
+    from agentor.export.snapshot import write_snapshot  # the other verbs need no sqlite-utils
+
+    done = write_snapshot(store, out, run_ids, replace=force, progress=console.with_progress)
+    told = ", ".join(f"{count} {name}" for name, count in done.rows.items() if name != "usage")
+    _tell({"out": out, **done.rows}, f"{out}: {told.replace('_', ' ')}.", done.damaged, as_json)
+
+
+def _export_runs(
+    store: Store, out: str, run_ids: Sequence[str], force: bool, as_json: bool
+) -> None:
+    done = export_runs(store, out, run_ids, replace=force, progress=console.with_progress)
+    count = len(done.runs)
+    _tell({"out": out, "runs": count}, f"{out}: {_runs(count)}.", done.damaged, as_json)
+
+
+@click.command(
+    "import",
+    cls=Verb,
+    short_help="Add runs from JSONL files to a store.",
+    epilog="agentor import elsewhere/\nagentor import runs/one.jsonl runs/two.jsonl --store runs.db",
+)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["skip", "fail"]),
+    default="skip",
+    show_default=True,
+    help="When another run has the id: leave it out, or import nothing at all.",
+)
+@store_option("Where to add them; made if it is not there.  [default: runs.db]")
+@json_option
+@debug_option
+def import_(
+    paths: tuple[str, ...], on_conflict: OnConflict, store_path: str | None, as_json: bool
+) -> None:
+    """Add the runs in PATH to a store: JSONL files, or directories of them, Agentor 0.1's included.
+
+    A run keeps the id that its file is named after. What is there already is not added twice, and a run of which only
+    the beginning is there is completed. Exit code 1 if a file was damaged; the others are imported.
+    """
+    files = log_files(paths)
+    store = open_store(store_path or DEFAULT_STORE)
+    assert store is not None
+    try:
+        done = import_runs(store, files, on_conflict, progress=console.with_progress)
+    finally:
+        if isinstance(store, Closes):
+            store.close()
+    _tell(_counts(done), _story(done), done.damaged, as_json)
+
+
+def _counts(done: Imported) -> dict[str, Any]:
+    return {
+        "imported": len(done.imported),
+        "completed": len(done.completed),
+        "already_there": len(done.already_there),
+        "taken": done.taken,
+    }
+
+
+def _story(done: Imported) -> str:
+    parts = [f"{_runs(len(done.imported))} imported"]
+    if done.completed:
+        parts.append(f"{len(done.completed)} completed")
+    if done.already_there:
+        parts.append(f"{len(done.already_there)} already there")
+    if done.taken:
+        shown = ", ".join(done.taken[:5]) + (", ..." if len(done.taken) > 5 else "")
+        parts.append(f"{len(done.taken)} left out, since another run has the id ({shown})")
+    return ", ".join(parts) + "."
+
+
+@click.command(
+    cls=Verb,
+    short_help="Copy a SQLite store while it is in use.",
+    epilog="agentor backup backups/monday.db --store runs.db",
+)
+@click.argument("out", metavar="OUT")
+@store_option("The SQLite file to copy.  [default: runs.db]")
+@json_option
+@debug_option
+def backup(out: str, store_path: str | None, as_json: bool) -> None:
+    """Copy a SQLite store to the new file OUT, as it is at one moment, while others go on writing.
+
+    OUT is a store like the other. It is there when it is complete, or not at all, and never replaces a file.
+    """
+    with existing_store(store_path) as store:
+        if not isinstance(store, BacksUp):
+            raise ConfigError(
+                "only a SQLite store needs a backup of its own; copy a directory of JSONL files with any tool, "
+                "or use `agentor export --jsonl`"
+            )
+        with _bar("copying") as progress:
+            store.backup(out, progress)
+    size = os.stat(out).st_size
+    _tell({"out": out, "bytes": size}, f"{out}: {size:,} bytes.", [], as_json)
+
+
+@contextlib.contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error, if somebody is looking."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
+
+
+def _tell(summary: dict[str, Any], story: str, damaged: Sequence[Problem], as_json: bool) -> None:
+    """The outcome, then how it ends: with exit code 1 if anything was damaged."""
+    if as_json:
+        console.print_json({**summary, "damaged": [asdict(each) for each in damaged]})
+    else:
+        click.echo(one_line(story, 2000))
+    for each in damaged:
+        click.echo(one_line(f"run {each.run_id}: {each.problem}", 1000), err=True)
+    if damaged:
+        click.get_current_context().exit(1)

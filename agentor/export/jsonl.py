@@ -1,0 +1,224 @@
+"""Move runs between a store and JSONL files: one file per run, `<run_id>.jsonl`, one event a line.
+
+Such a directory is what a FileStore reads and writes, and what Agentor 0.1 wrote. Nothing is translated on the way:
+ids, seqs, fields and event types that this version does not know arrive as they left.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from agentor.engine.events import Event
+from agentor.engine.replay import replay
+from agentor.engine.store.jsonl import read_jsonl
+from agentor.engine.store.protocol import AppendsMany, Store, check_run_id
+from agentor.engine.store.whole_file import file_errors, refuse_taken, sync_directory, whole_file
+from agentor.errors import (
+    ConfigError,
+    LeaseHeldError,
+    LogCorruptError,
+    SequenceConflictError,
+    StoreError,
+)
+from agentor.export.reading import Problem, Progress, chosen_runs, readable_runs, silent
+
+OnConflict: TypeAlias = Literal["skip", "fail"]
+
+_SUFFIX = ".jsonl"
+_TICK_NS = 1_000  # what file systems tell apart
+
+
+@dataclass(slots=True)
+class Exported:
+    runs: list[str] = field(default_factory=list)
+    damaged: list[Problem] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Imported:
+    """What became of each file, by run id."""
+
+    imported: list[str] = field(default_factory=list)
+    completed: list[str] = field(default_factory=list)  # the store had only the beginning
+    already_there: list[str] = field(default_factory=list)
+    taken: list[str] = field(
+        default_factory=list
+    )  # the store has another run of that id: left as it is
+    damaged: list[Problem] = field(default_factory=list)
+
+
+def export_runs(
+    store: Store,
+    directory: str | os.PathLike[str],
+    run_ids: Sequence[str] = (),
+    *,
+    replace: bool = False,
+    progress: Progress = silent,
+) -> Exported:
+    """Write each run asked for, or all, as `<directory>/<run_id>.jsonl`; each file is whole or absent.
+
+    A run that cannot be read is left out and named. `ConfigError`, before anything is written: one of the files
+    exists and `replace` was not said, or the directory is the store's own. `RunNotFoundError`: no such run.
+    """
+    target = Path(directory)
+    _refuse_own_directory(store, target)
+    chosen = chosen_runs(store, run_ids)
+    with file_errors(target):
+        target.mkdir(parents=True, exist_ok=True)
+    for run_id in chosen:
+        refuse_taken(_file_of(target, run_id), replace=replace)
+    exported = Exported()
+    for run_id, log in readable_runs(store, progress(chosen, "exporting"), exported.damaged):
+        _write(_file_of(target, run_id), log, replace)
+        exported.runs.append(run_id)
+    _date_in_order(target, exported.runs)
+    sync_directory(target)
+    return exported
+
+
+def _refuse_own_directory(store: Store, target: Path) -> None:
+    own = getattr(store, "directory", None)
+    if own is not None and target.exists() and os.path.samefile(own, target):
+        raise ConfigError(f"{target} is where this store keeps its runs; choose another directory")
+
+
+def _file_of(directory: Path, run_id: str) -> Path:
+    return directory / f"{check_run_id(run_id)}{_SUFFIX}"
+
+
+def _write(path: Path, log: Sequence[Event], replace: bool) -> None:
+    with whole_file(path, replace=replace) as scratch, file_errors(path):
+        scratch.write_text("".join(f"{event.to_json()}\n" for event in log), "utf-8")
+
+
+def _date_in_order(directory: Path, run_ids: Sequence[str]) -> None:
+    """Let the files' times rise in the order of the runs, by which a FileStore lists them."""
+    if not run_ids:
+        return
+    paths = [_file_of(directory, run_id) for run_id in run_ids]
+    with file_errors(directory):
+        last = paths[-1].stat().st_mtime_ns
+        for age, path in enumerate(reversed(paths)):
+            os.utime(path, ns=(last - age * _TICK_NS, last - age * _TICK_NS))
+
+
+def log_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """The JSONL files that `paths` name; of a directory those in it, oldest first. `ConfigError`: there are none."""
+    return [file for path in paths for file in _files_at(Path(path))]
+
+
+def _files_at(path: Path) -> list[Path]:
+    if path.is_dir():
+        with file_errors(path):
+            found = [(each.stat(), each) for each in path.glob(f"*{_SUFFIX}") if each.is_file()]
+        # An empty file is what a run leaves that never began.
+        files = sorted((status.st_mtime_ns, file) for status, file in found if status.st_size)
+        if not files:
+            raise ConfigError(f"there is no {_SUFFIX} file with a run in {path}")
+        return [file for _, file in files]
+    if not path.exists():
+        raise ConfigError(f"there is no file or directory {path}")
+    if path.suffix != _SUFFIX:
+        raise ConfigError(
+            f"{path} is no {_SUFFIX} file; runs of a SQLite store are moved by "
+            "`agentor export --jsonl` from there and `agentor import` of what it wrote"
+        )
+    return [path]
+
+
+def import_runs(
+    store: Store,
+    files: Sequence[Path],
+    on_conflict: OnConflict = "skip",
+    *,
+    progress: Progress = silent,
+) -> Imported:
+    """Add the run of each file to the store, under the id that the file is named after.
+
+    A run that the store has already is not written again; one of which it has the beginning is completed; an id
+    that another run has is left alone and named, or with "fail" refuses the whole import with `StoreError` before
+    anything is written. A file that cannot be read or replayed is named and the others go on. Each run is one commit
+    where the store can do that.
+    """
+    if on_conflict == "fail":
+        _refuse_taken_ids(store, progress(files, "comparing"))
+    outcome = Imported()
+    for run_id, log in _readable_files(progress(files, "importing"), outcome.damaged):
+        try:
+            _add(store, run_id, log, outcome)
+        except (SequenceConflictError, LeaseHeldError):  # somebody works on it
+            outcome.taken.append(run_id)
+        except LogCorruptError as damage:
+            outcome.damaged.append(Problem(run_id, f"in the store: {damage}"))
+    return outcome
+
+
+def _refuse_taken_ids(store: Store, files: Any) -> None:
+    taken = [
+        run_id for run_id, log in _readable_files(files, []) if _missing(store, run_id, log) is None
+    ]
+    if taken:
+        shown = ", ".join(taken[:5]) + (", ..." if len(taken) > 5 else "")
+        raise StoreError(
+            f"{len(taken)} of the ids belong to other runs in this store ({shown}); nothing was imported. "
+            "Import into another store, or skip these runs"
+        )
+
+
+def _readable_files(files: Any, damaged: list[Problem]) -> Iterator[tuple[str, list[Event]]]:
+    for file in files:
+        run_id = file.name.removesuffix(_SUFFIX)
+        try:
+            yield check_run_id(run_id), _read(run_id, file, damaged)
+        except LogCorruptError as damage:
+            damaged.append(Problem(run_id, damage.reason if damage.seq is None else _where(damage)))
+        except (ConfigError, OSError) as error:
+            damaged.append(Problem(run_id, f"{file}: {error}"))
+
+
+def _where(damage: LogCorruptError) -> str:
+    return f"seq {damage.seq}: {damage.reason}"
+
+
+def _read(run_id: str, file: Path, damaged: list[Problem]) -> list[Event]:
+    read = read_jsonl(run_id, file.read_bytes())
+    if not read.events:
+        raise LogCorruptError(run_id, None, f"there is no event in {file}")
+    state = replay(read.events, run_id)
+    if not state.has_start and not len(state.transcript):
+        raise LogCorruptError(
+            run_id, None, f"there is no run_start in {file}, so this is not the log of a run"
+        )
+    damaged += [Problem(run_id, f"{problem} and was left out") for problem in read.problems]
+    return read.events
+
+
+def _add(store: Store, run_id: str, log: list[Event], outcome: Imported) -> None:
+    missing = _missing(store, run_id, log)
+    if missing is None:
+        outcome.taken.append(run_id)
+    elif not missing:
+        outcome.already_there.append(run_id)
+    else:
+        _append(store, run_id, missing)
+        whole = len(missing) == len(log)
+        (outcome.imported if whole else outcome.completed).append(run_id)
+
+
+def _missing(store: Store, run_id: str, log: list[Event]) -> list[Event] | None:
+    """The events that the store lacks; None if it has another run of that id."""
+    there = store.load(run_id)
+    common = min(len(there), len(log))
+    return log[common:] if there[:common] == log[:common] else None
+
+
+def _append(store: Store, run_id: str, events: list[Event]) -> None:
+    if isinstance(store, AppendsMany):
+        store.append_many(run_id, events)
+        return
+    for event in events:
+        store.append(run_id, event)

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Final
 
 from agentor.engine import clock, strict_json
 from agentor.engine.adapt import Refusal
@@ -52,14 +52,7 @@ def refusal_of(error: Exception) -> Refusal | None:
     if not isinstance(status, int):
         return None
     param = body.get("param") if isinstance(body, dict) else None
-    return Refusal(status, param if isinstance(param, str) and param else None, _words(error, body))
-
-
-def _words(error: Exception, body: Any) -> str:
-    try:
-        return f"{error} {strict_json.dumps(strict_json.clean(body))}"
-    except (TypeError, ValueError):
-        return str(error)
+    return Refusal(status, param if isinstance(param, str) and param else None, f"{error} {body}")
 
 
 def wait_before_retry(headers: Mapping[str, str], tried: int) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,12 +35,12 @@ class LoopClients:
         kept = self._kept.get(asyncio.get_running_loop())
         return kept and kept.client
 
-    async def get_or_keep(self, make: Callable[[], Any]) -> Any:
-        """The client of the running event loop, made now if there is none."""
-        if (client := self.get()) is None:
-            self._forget_ended()
-            client = make()
-            await _keep(client, self._kept)
+    async def keep(self, client: Any) -> Any:
+        """Make this the client of the running event loop, unless another call was faster; the one that is."""
+        if (kept := self.get()) is not None:
+            return kept
+        self._forget_ended()
+        await _keep(client, self._kept)
         return client
 
     async def aclose(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -139,9 +138,9 @@ class Transport:
             SECRETS.add(_secrets_of_client(self._given))
             return self._given
         if (client := self._clients.get()) is None:
-            key = self._key()
-            await asyncio.to_thread(_import_openai)
-            client = await self._clients.get_or_keep(lambda: self._make(key))
+            # A second for the import and a tenth for the certificates are too long for an event loop.
+            made = await asyncio.to_thread(self._make, self._key())
+            client = await self._clients.keep(made)
         return client
 
     def _make(self, key: ApiKey) -> AsyncOpenAI:
@@ -150,6 +149,7 @@ class Transport:
         guard_loggers()
         client = openai.AsyncOpenAI(api_key=key, base_url=self._url(), max_retries=self.max_retries)
         SECRETS.add(_secrets_of_client(client))
+        client.chat.completions  # noqa: B018  # it is loaded when it is first asked for
         return client
 
     def _key(self) -> ApiKey:
@@ -198,11 +198,6 @@ def _hidden(provider: Callable[[], Awaitable[str]]) -> Callable[[], Awaitable[st
         return given
 
     return key
-
-
-def _import_openai() -> None:
-    """It takes a second, which is too long to keep an event loop waiting."""
-    importlib.import_module("openai.resources.chat.completions")
 
 
 def _arguments(body: dict[str, Any]) -> dict[str, Any]:

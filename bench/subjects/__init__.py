@@ -1,0 +1,1 @@
+"""Who is measured: one module each, imported only in the process that measures it."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentor.agent import Agentor
-    from agentor.engine.events import Event, RunResult, Usage
+    from agentor.engine.effects import DidNotHappen, Happened, Unknown
+    from agentor.engine.events import Event, PendingCall, RunResult, Usage
     from agentor.engine.models import ModelSettings
     from agentor.engine.store import FileStore, MemoryStore, SQLiteStore, Store
     from agentor.engine.tools import RunContext, Tool, function_tool
@@ -34,7 +35,8 @@ __version__ = "0.2.0.dev0"
 
 _HOMES = {
     "agentor.agent": ["Agentor"],
-    "agentor.engine.events": ["Event", "RunResult", "Usage"],
+    "agentor.engine.effects": ["DidNotHappen", "Happened", "Unknown"],
+    "agentor.engine.events": ["Event", "PendingCall", "RunResult", "Usage"],
     "agentor.engine.models": ["ModelSettings"],
     "agentor.engine.store": ["FileStore", "MemoryStore", "SQLiteStore", "Store"],
     "agentor.engine.tools": ["RunContext", "Tool", "function_tool"],
@@ -59,8 +61,10 @@ __all__ = [
     "Agentor",
     "AgentorError",
     "ConfigError",
+    "DidNotHappen",
     "Event",
     "FileStore",
+    "Happened",
     "LeaseError",
     "LeaseHeldError",
     "LeaseLostError",
@@ -69,6 +73,7 @@ __all__ = [
     "ModelError",
     "ModelSettings",
     "OutputMismatchError",
+    "PendingCall",
     "RunContext",
     "RunExistsError",
     "RunNotFoundError",
@@ -78,6 +83,7 @@ __all__ = [
     "Store",
     "StoreError",
     "Tool",
+    "Unknown",
     "Usage",
     "function_tool",
 ]

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from agentor import blocking
+from agentor.engine import events as ev
 from agentor.engine import strict_json
 from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.models import ModelSettings, as_model
 from agentor.engine.outbox import Audience, Nobody
 from agentor.engine.recorder import Durability
 from agentor.engine.responses import Model
-from agentor.engine.runner import Plan
+from agentor.engine.runner import HalfFinished, Plan
 from agentor.engine.store.protocol import Closes, Store, new_run_id
 from agentor.engine.tools import check_tools
 from agentor.errors import ConfigError
@@ -56,6 +57,9 @@ class Agentor:
         durability: "best_effort": a run goes on when its events cannot be saved and says how many
             (`result.unsaved`); "strict": it ends with a `StoreError`.
         tool_timeout_s: Seconds after which a tool's call has failed, for tools without a timeout of their own.
+        half_finished: What a resume does with a half-finished batch of tools, whatever they declare: "rewind" gives it
+            up and asks the model again, "settle" goes on with it. Default: settle if a started call's tool declares an
+            effect, else rewind.
 
     Raises `ConfigError`, a ValueError, when the parts cannot work together.
     """
@@ -81,7 +85,10 @@ class Agentor:
         context: Any = None,
         durability: Durability = "best_effort",
         tool_timeout_s: float | None = None,
+        half_finished: HalfFinished | None = None,
     ) -> None:
+        if half_finished not in (None, "rewind", "settle"):
+            raise ConfigError(f"half_finished is 'rewind' or 'settle', not {half_finished!r}")
         if durability not in ("best_effort", "strict"):
             raise ConfigError(f"durability is 'best_effort' or 'strict', not {durability!r}")
         self.name = name
@@ -106,6 +113,7 @@ class Agentor:
             context=context,
             durability=durability,
             tool_timeout_s=tool_timeout_s,
+            half_finished=half_finished,
             definition=self._definition(),
         )
 
@@ -227,6 +235,44 @@ class Agentor:
                 run_id, input, fork_id=fork_id, at=at, max_turns=max_turns, tracing=tracing
             )
         )
+
+    # People -------------------------------------------------------------------------------------------------------
+
+    async def aapprove(
+        self,
+        run_id: str,
+        call_id: str,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Consent to a call that waits, as it is or with other arguments. `resume` then goes on with the run.
+
+        The decision is an event: who, when, and a digest of the arguments it was given for. It is used once.
+        `ConfigError` (a ValueError) if the call does not wait, or was decided already; `LeaseHeldError` while a worker
+        is busy with the run.
+        """
+        edited = None if args is None else _read_arguments(args)
+        decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
+        await self._launch(Nobody(), None, None, False).decide_call(run_id, call_id, decision)
+
+    def approve(
+        self,
+        run_id: str,
+        call_id: str,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+    ) -> None:
+        """`aapprove` from synchronous code."""
+        blocking.wait_for(lambda: self.aapprove(run_id, call_id, args, by))
+
+    async def areject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
+        """Refuse a call that waits. The model is told the reason when the run is resumed."""
+        decision = Event(ev.APPROVAL, status="rejected", by=by, reason=reason)
+        await self._launch(Nobody(), None, None, False).decide_call(run_id, call_id, decision)
+
+    def reject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
+        """`areject` from synchronous code."""
+        blocking.wait_for(lambda: self.areject(run_id, call_id, reason, by))
 
     # Streams ------------------------------------------------------------------------------------------------------
 
@@ -395,6 +441,14 @@ def _read_message(message: Any, number: int) -> Message:
         read: Message = strict_json.clean(dict(message))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"message {number} cannot be recorded: {error}") from error
+    return read
+
+
+def _read_arguments(args: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        read: dict[str, Any] = strict_json.clean(dict(args))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the arguments cannot be recorded: {error}") from error
     return read
 
 

@@ -14,12 +14,13 @@ from typing import Final
 from agentor.engine import clock
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
+from agentor.engine.calling import digest_of
 from agentor.engine.decide import resumption, snap
-from agentor.engine.events import Event, Message, RunResult
+from agentor.engine.events import Event, Message, PendingCall, RunResult
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
-from agentor.engine.recorder import off_loop
-from agentor.engine.replay import RunState, evolve, with_messages
+from agentor.engine.recorder import Recorder, off_loop
+from agentor.engine.replay import Batch, RunState, evolve, with_messages
 from agentor.engine.runner import Plan, Runner
 from agentor.engine.store import fork_run
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
@@ -35,7 +36,6 @@ from agentor.errors import (
 )
 from agentor.output import OutputType
 from agentor.tracing import Traced
-
 
 SHORTEST_WAIT_S: Final = 0.05  # between two looks at a run that somebody else has
 LONGEST_WAIT_S: Final = 1.0
@@ -82,14 +82,18 @@ class Launch:
         keeper = Keeper(self.store, run_id)
         if state.is_complete:
             return self._result(self._runner(keeper, state, events))
+        return await self._go_on(keeper, ())
+
+    async def _go_on(self, keeper: Keeper, messages: Sequence[Message]) -> RunResult:
+        """Take the run over and go on with it, as it is now that nobody else can write."""
         await keeper.acquire()
         try:
-            state, events = await self._load(run_id)  # as it is now that nobody else can write
+            state, events = await self._load(keeper.run_id)
+            opening = self._reopening(state, messages)
         except BaseException:
             await keeper.release()
             raise
-        runner = self._runner(keeper, state, events)
-        return await self._finish(runner, keeper, self._reopening(state))
+        return await self._finish(self._runner(keeper, state, events), keeper, opening)
 
     async def fork(
         self, run_id: str, messages: Sequence[Message], fork_id: str | None, at: int | None
@@ -102,14 +106,31 @@ class Launch:
         try:
             if not messages:
                 return await self.resume(copy)
-            state, events = await self._load(copy)
-            keeper = Keeper(self.store, copy)
-            await keeper.acquire()
-            runner = self._runner(keeper, state, events)
-            return await self._finish(runner, keeper, self._reopening(state, messages))
+            return await self._go_on(Keeper(self.store, copy), messages)
         except Exception as error:
             error.add_note(f"The fork is run {copy!r}: resume it, or fork again.")
             raise
+
+    async def decide_call(self, run_id: str, call_id: str, decision: Event) -> None:
+        """Record what a person decided about a call that waits. `ConfigError` if it does not, or no longer, wait."""
+        await self._load(check_run_id(run_id))
+        keeper = Keeper(self.store, run_id)
+        await keeper.acquire()
+        try:
+            state, _ = await self._load(run_id)
+            pending = {call.call_id: call for call in pending_of(state)}
+            if call_id not in pending:
+                raise ConfigError(_not_waiting(state, run_id, call_id, list(pending)))
+            recorded = decision.with_(
+                call_id=call_id,
+                name=pending[call_id].name,
+                args_digest=digest_of(pending[call_id].args),
+                started_at=clock.now(),
+                seq=state.seq + 1,
+            )
+            await Recorder(self.store, run_id, "strict", lambda: keeper.lease).save([recorded])
+        finally:
+            await keeper.release()
 
     # Opening a segment --------------------------------------------------------------------------------------------
 
@@ -120,16 +141,38 @@ class Launch:
 
     def _reopening(self, state: RunState, messages: Sequence[Message] = ()) -> list[Event]:
         """The run_start that goes on from a state; none if only the end of the run is missing."""
-        reopen = resumption(state, self.plan.max_turns)
+        settles = self._settles(state.batch)
+        reopen = resumption(state, self.plan.max_turns, settles)
         if reopen is None and not messages:
             return []
         kept, added = len(state.transcript), list(messages)
         if self.instructions and not state.transcript.has_system:
-            kept, added = 0, self._with_instructions([*state.messages, *messages])
+            if not settles:
+                kept, added = 0, [*state.messages, *messages]
+            added = self._with_instructions(added)
         start = self._run_start(added).with_(kept=kept or None)
         if reopen is not None and reopen.rewound:
             start = start.with_(rewound=list(reopen.rewound))
+        if state.batch is not None and settles:
+            start = start.with_(settling=list(reopen.settling) if reopen else [])
         return [start]
+
+    def _settles(self, batch: Batch | None) -> bool:
+        """Whether a half-finished batch is gone on with. `ConfigError` if a tool that it needs is gone."""
+        if batch is None:
+            return False
+        declared = {name: tool.effect for name, tool in self.plan.tools.items()}
+        if self.plan.half_finished == "rewind" and not batch.approving:
+            return False
+        if self.plan.half_finished is None and not batch.settles(declared):
+            return False
+        for call in batch.missing:
+            if call.name not in self.plan.tools:
+                raise ConfigError(
+                    f"the open call {call.call_id!r} needs the tool {call.name!r}, which this agent does not "
+                    "have: add it, or give the batch up with half_finished='rewind'"
+                )
+        return True
 
     def _run_start(self, messages: list[Message]) -> Event:
         plan = self.plan
@@ -221,6 +264,7 @@ class Launch:
             messages=state.messages,
             error=state.error,
             unsaved=runner.unsaved,
+            pending=pending_of(state),
         )
 
     def _final_output(self, runner: Runner) -> object:
@@ -249,6 +293,29 @@ async def drive(runner: Runner, keeper: Keeper, opening: Sequence[Event]) -> Non
     if work.cancelled() and keeper.lost is not None:
         raise keeper.lost
     work.result()
+
+
+def pending_of(state: RunState) -> list[PendingCall]:
+    """The calls that wait for a person."""
+    batch = state.batch
+    if batch is None:
+        return []
+    return [
+        PendingCall(c.call_id, c.name, dict(c.args), batch.approvals[c.position].reason)
+        for c in batch.waiting
+    ]
+
+
+def _not_waiting(state: RunState, run_id: str, call_id: str, pending: list[str]) -> str:
+    others = f"; calls that wait: {', '.join(pending)}" if pending else "; none of its calls waits"
+    approvals = state.batch.approvals if state.batch else {}
+    calls = state.batch.calls if state.batch else ()
+    for call in calls:
+        approval = approvals.get(call.position)
+        if call.call_id == call_id and approval:
+            by = f" by {approval.by}" if approval.by else ""
+            return f"call {call_id!r} of run {run_id!r} was {approval.status}{by} already{others}"
+    return f"call {call_id!r} of run {run_id!r} does not wait for a decision{others}"
 
 
 def _snapped(run_id: str, events: Sequence[Event], at: int) -> int:

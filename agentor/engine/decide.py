@@ -52,8 +52,9 @@ def decide(state: RunState, max_turns: int) -> Decision:
     """The next step of a run. `max_turns` counts the generations of the segment."""
     if state.status is not None:
         return Wait(state.status)
-    if state.batch is not None:
-        return CallTools(state.batch, state.batch.missing)
+    if (batch := state.batch) is not None:
+        ready = tuple(call for call in batch.missing if call not in batch.waiting)
+        return CallTools(batch, ready) if ready else Finish("paused")
     if state.answer is not None and (end := _end(state, state.answer)):
         return end
     if (said := state.transcript.last_answer) is not None:
@@ -90,26 +91,33 @@ def _cut_off(answer: Answer) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
-    """A new segment: keep the conversation, give up the calls named in `rewound`."""
+    """A new segment: keep the conversation; of a half-finished batch, give up its calls or go on with them."""
 
     kept: int
     rewound: tuple[str, ...] = ()
+    settling: tuple[str, ...] = ()
 
 
-def resumption(state: RunState, max_turns: int) -> Reopen | None:
+def resumption(state: RunState, max_turns: int, settles: bool = False) -> Reopen | None:
     """How to go on with a run that nobody works on; None if its answer is there and at most its end is not.
 
     Every resume that goes on to ask or to act opens a segment. The `run_start` is the claim that two workers without
-    leases race for, the mark that attempts are counted by, and what makes a rewind visible.
+    leases race for, the mark that attempts are counted by, and what makes a rewind visible. `settles`: whether a
+    half-finished batch is gone on with.
     """
     if state.status == "completed":
         return None
+    batch = state.batch
+    if batch is not None and settles and len(batch.waiting) == len(batch.missing):
+        return None  # only a person can go on
     if state.status is None:
         next_step = decide(state, max_turns)
         if isinstance(next_step, Finish) and next_step.status == "completed":
             return None
-    rewound = tuple(call.call_id for call in state.batch.calls) if state.batch else ()
-    return Reopen(kept=len(state.transcript), rewound=rewound)
+    if batch is not None and settles:
+        return Reopen(len(state.transcript), settling=tuple(c.call_id for c in batch.missing))
+    rewound = tuple(call.call_id for call in batch.calls) if batch else ()
+    return Reopen(len(state.transcript), rewound=rewound)
 
 
 def snap(states: list[RunState], at: int) -> int:

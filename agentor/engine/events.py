@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 from agentor.engine import strict_json
 
 Message: TypeAlias = dict[str, Any]  # one chat-completions message
-RunStatus: TypeAlias = Literal["completed", "max_turns", "failed"]
+RunStatus: TypeAlias = Literal["completed", "max_turns", "failed", "paused"]
 
 RUN_START: Final = "run_start"
 GENERATION: Final = "generation"
@@ -24,10 +24,11 @@ TOOL_RESULT: Final = "tool_result"
 MESSAGE: Final = "message"
 RUN_END: Final = "run_end"
 FORK: Final = "fork"
+APPROVAL: Final = "approval"  # asked for, given or refused: see its status
 TEXT_DELTA: Final = "text_delta"  # streamed, never stored
 
 STORED_TYPES: Final = frozenset(
-    {RUN_START, GENERATION, TOOL_CALL, TOOL_RESULT, MESSAGE, RUN_END, FORK}
+    {RUN_START, GENERATION, TOOL_CALL, TOOL_RESULT, MESSAGE, RUN_END, FORK, APPROVAL}
 )
 
 
@@ -129,6 +130,11 @@ class Event:
     seq: int | None = None
     kept: int | None = None  # run_start: messages of the conversation that the segment keeps
     rewound: list[str] | None = None  # run_start: call ids of the half-finished batch given up
+    settling: list[str] | None = None  # run_start: call ids of the half-finished batch gone on with
+    effect: str | None = None  # tool_call: what the tool says a second start would do
+    by: str | None = None  # approval: who decided
+    reason: str | None = None  # approval: why it is asked for, or was refused
+    args_digest: str | None = None  # approval: of the arguments it was given for
     limits: dict[str, Any] | None = None  # run_start: max_turns, max_tool_failures
     definition: str | None = (
         None  # run_start: digest of the agent's instructions, tools and settings
@@ -215,6 +221,7 @@ _CHECKS: Final[dict[str, Any]] = dict.fromkeys(_FIELDS, str) | {
     "seq": int,
     "kept": int,
     "rewound": list,
+    "settling": list,
     "limits": dict,
     "provider_fields": dict,
 }
@@ -229,6 +236,16 @@ def _made(values: dict[str, Any]) -> Event:
 
 Event.extra = {}  # of an event that has none; nothing writes to it
 Event.messages = _Messages()  # type: ignore[assignment]  # a data descriptor, set after the dataclass is made
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call that waits for a person: `agent.approve(run_id, call_id)` or `agent.reject(...)`."""
+
+    call_id: str
+    name: str
+    args: dict[str, Any]
+    reason: str | None = None  # why a person is asked, when it is not the tool that always asks
 
 
 @dataclass(repr=False)
@@ -247,6 +264,7 @@ class RunResult:
     messages: list[Message] = field(default_factory=list)
     error: str | None = None
     unsaved: int = 0
+    pending: list[PendingCall] = field(default_factory=list)  # calls that wait for a decision
 
     @property
     def tool_calls(self) -> list[Event]:

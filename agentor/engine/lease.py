@@ -93,5 +93,3 @@ class Keeper:
 
     def _trust_from(self, sent: float) -> None:
         self._trusted_until = sent + self._ttl_s * (1 - MARGIN)
-
-

@@ -29,6 +29,23 @@ from agentor.errors import LogCorruptError
 
 CUT_REASONS: Final = frozenset({"length", "content_filter", "error"})
 WITHDRAWN: Final = "tool disabled"  # the error of a call to a tool that is no longer offered
+IN_DOUBT: Final = "outcome unknown"  # the error of a call that may have happened
+REJECTED: Final = "not approved"  # the error of a call that a person refused
+NO_FAILURES: Final = frozenset({WITHDRAWN, IN_DOUBT, REJECTED})  # errors that are not the tool's
+
+DECLARED: Final = frozenset(
+    {"idempotent", "transactional", "once"}
+)  # effects that a batch settles for
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """What is known of a person's consent to one call."""
+
+    status: str  # asked, approved, rejected
+    by: str | None = None
+    reason: str | None = None
+    args: dict[str, Any] | None = None  # the arguments as the person changed them
 
 
 @dataclass(frozen=True)
@@ -42,10 +59,44 @@ class Batch:
     cut: str | None  # the reply was cut off for this reason: none of its calls may run
     started: frozenset[int] = frozenset()  # positions with a tool_call event
     answers: Mapping[int, str] = field(default_factory=dict)  # position -> what the model is told
+    effects: Mapping[int, str] = field(
+        default_factory=dict
+    )  # position -> effect declared when it started
+    approvals: Mapping[int, Approval] = field(
+        default_factory=dict
+    )  # position -> consent not used up
+    edited: Mapping[int, dict[str, Any]] = field(default_factory=dict)  # arguments a person changed
+    approving: bool = False  # consent to one of its calls was ever asked
+    then: tuple[Message, ...] = ()  # what follows in the conversation once the batch has joined it
+    origin: str | None = None  # the run it was opened in, if that is not the run it stands in
 
     @property
     def missing(self) -> tuple[Call, ...]:
         return tuple(call for call in self.calls if call.position not in self.answers)
+
+    @property
+    def waiting(self) -> tuple[Call, ...]:
+        """Calls that a person has to decide upon."""
+        return tuple(call for call in self.missing if self.approval_of(call) == "asked")
+
+    @property
+    def in_doubt(self) -> tuple[Call, ...]:
+        """Calls that were started and have no result: they may have happened."""
+        return tuple(call for call in self.missing if call.position in self.started)
+
+    def approval_of(self, call: Call) -> str | None:
+        approval = self.approvals.get(call.position)
+        return approval.status if approval else None
+
+    def settles(self, declared: Mapping[str, str | None]) -> bool:
+        """Whether a resume goes on with the batch instead of giving it up.
+
+        It does if a call was started whose tool declares an effect, in the log or today (`declared`, by tool), or if a
+        person's consent is part of it.
+        """
+        effects = [self.effects.get(call.position) for call in self.calls]
+        effects += [declared.get(c.name) for c in self.calls if c.position in self.started]
+        return self.approving or not DECLARED.isdisjoint(effects)
 
     def find(self, event: Event, among: Iterable[int]) -> Call | None:
         """The call that a tool event speaks of, of those whose position is `among` the ones that may be meant.
@@ -147,7 +198,9 @@ def evolve(state: RunState, event: Event) -> RunState:
                 ended_at=event.ended_at,
             )
         case ev.FORK:
-            return _with(state, seq=seq, forked_from=event.forked_from)
+            return _fork(state, event, seq)
+        case ev.APPROVAL:
+            return _approval(state, event, seq)
     return _with(state, seq=seq, unknown=state.unknown + 1)
 
 
@@ -216,13 +269,17 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         raise LogCorruptError(
             None, seq, f"it keeps {kept} messages of {len(state.transcript)} that there are"
         )
+    batch, added = None, event.messages or []
+    if event.settling is not None and state.batch is not None:
+        batch = _with(state.batch, then=(*state.batch.then, *added))  # told after its answers
+        added = []
     return _with(
         state,
         seq=seq,
         agent=event.agent or state.agent,
         model=event.model or state.model,
-        transcript=state.transcript.extended(kept, event.messages or []),
-        batch=None,
+        transcript=state.transcript.extended(kept, added),
+        batch=batch,
         answer=None,
         said=False,
         status=None,
@@ -237,6 +294,26 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         definition=event.definition,
         has_start=True,
     )
+
+
+def _fork(state: RunState, event: Event, seq: int) -> RunState:
+    batch = state.batch
+    if batch is not None and batch.origin is None:
+        batch = _with(batch, origin=event.forked_from)
+    return _with(state, seq=seq, forked_from=event.forked_from, batch=batch)
+
+
+def _approval(state: RunState, event: Event, seq: int) -> RunState:
+    """Consent asked for, given or refused. What speaks of no open call is kept and means nothing."""
+    batch = state.batch
+    if batch is None:
+        return _with(state, seq=seq)
+    call = batch.find(event, [call.position for call in batch.missing])
+    if call is None:
+        return _with(state, seq=seq)
+    approval = Approval(event.status or "asked", event.by, event.reason, event.args)
+    approvals = {**batch.approvals, call.position: approval}
+    return _with(state, seq=seq, batch=_with(batch, approvals=approvals, approving=True))
 
 
 def _generation(state: RunState, event: Event, seq: int) -> RunState:
@@ -290,10 +367,21 @@ def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
     if batch is None:
         return _with(state, seq=seq)
     fresh = [call.position for call in batch.calls if call.position not in batch.started]
-    call = batch.find(event, fresh)
+    again = [position for position in batch.approvals if position in batch.started]
+    call = batch.find(event, fresh) or batch.find(event, again)
     if call is None:
         return _with(state, seq=seq)
-    return _with(state, seq=seq, batch=_with(batch, started=batch.started | {call.position}))
+    started = _with(
+        batch,
+        started=batch.started | {call.position},
+        approvals={p: a for p, a in batch.approvals.items() if p != call.position},  # used up
+    )
+    approval = batch.approvals.get(call.position)
+    if approval is not None and approval.args is not None:
+        started = _with(started, edited={**batch.edited, call.position: approval.args})
+    if event.effect is not None:
+        started = _with(started, effects={**batch.effects, call.position: event.effect})
+    return _with(state, seq=seq, batch=started)
 
 
 def _tool_result(state: RunState, event: Event, seq: int) -> RunState:
@@ -308,11 +396,10 @@ def _tool_result(state: RunState, event: Event, seq: int) -> RunState:
     if len(answers) < len(batch.calls):
         return _with(state, batch=_with(batch, answers=answers))
     messages = [tool_message(call, answers[call.position]) for call in batch.calls]
-    return _with(
-        state,
-        batch=None,
-        transcript=state.transcript.with_group(batch.message, messages, batch.source),
-    )
+    transcript = state.transcript.with_group(batch.message, messages, batch.source)
+    if batch.then:
+        transcript = transcript.extended(len(transcript), batch.then)
+    return _with(state, batch=None, transcript=transcript)
 
 
 def _told(event: Event) -> str:
@@ -322,7 +409,7 @@ def _told(event: Event) -> str:
 
 
 def _failures(failures: Mapping[str, int], event: Event) -> Mapping[str, int]:
-    if event.error is None or event.error == WITHDRAWN or event.name is None:
+    if event.error is None or event.error in NO_FAILURES or event.name is None:
         return failures
     return {**failures, event.name: failures.get(event.name, 0) + 1}
 

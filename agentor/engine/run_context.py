@@ -29,3 +29,4 @@ class RunContext(Generic[T]):
     run_id: str | None = None
     call_id: str | None = None
     idempotency_key: str | None = None  # the same each time one call is tried again
+    args: dict[str, Any] | None = None  # of the call, as the model wrote them

@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import inspect
 import itertools
+import logging
 import re
 import sys
 import types
@@ -21,6 +22,7 @@ from typing import Any, Final, overload
 from agentor.engine import strict_json
 from agentor.engine.argument_faults import InvalidArgumentsError, check_object
 from agentor.engine.docstrings import read_docstring
+from agentor.engine.effects import Effect, OnDoubt, check_effect
 from agentor.engine.result_text import RESULT_LIMIT, error_text, result_text
 from agentor.engine.run_context import RunContext
 from agentor.engine.tool_perform import ToolOutcome, in_thread, perform
@@ -33,6 +35,8 @@ from agentor.engine.tool_signature import (
     text_of,
 )
 from agentor.errors import ConfigError
+
+_logger = logging.getLogger("agentor")
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -55,6 +59,12 @@ class Tool:
     timeout_s: float | None = None  # after which a call counts as failed
     strict: bool = False  # ask the provider to keep to the schema to the letter
     max_result_chars: int = RESULT_LIMIT
+    effect: Effect | None = None  # what a second start would do; see agentor.engine.effects
+    reconcile: Callable[[RunContext], Any] | None = None  # what became of a call in doubt
+    on_doubt: OnDoubt = (
+        "tell"  # the model that the outcome is unknown, or park the run for a person
+    )
+    needs_approval: bool | Callable[[RunContext, dict[str, Any]], bool] = False
     validate: Callable[[Any], dict[str, Any]] | None = field(default=None, repr=False)
     unbound: bool = field(default=False, repr=False)  # a method that still waits for its `self`
 
@@ -66,8 +76,19 @@ class Tool:
             raise ConfigError(
                 f"tool {self.name!r}: parameters must be a JSON Schema with type 'object' at its root"
             )
+        check_effect(self.name, self.effect, self.reconcile, self.on_doubt, self.needs_approval)
         _check_positive(self.name, "timeout_s", self.timeout_s)
         _check_positive(self.name, "max_result_chars", self.max_result_chars)
+
+    def asks_approval(self, context: RunContext, args: dict[str, Any]) -> bool:
+        """Whether a person must consent to this call. A predicate that fails asks: consent is the safe side."""
+        if not callable(self.needs_approval):
+            return self.needs_approval
+        try:
+            return bool(self.needs_approval(context, args))
+        except Exception:
+            _logger.exception("tool %s: needs_approval failed; a person is asked", self.name)
+            return True
 
     def to_openai(self) -> dict[str, Any]:
         """The tool in the form of a chat-completions request."""
@@ -182,6 +203,10 @@ def function_tool(
     timeout_s: float | None = None,
     strict: bool = False,
     max_result_chars: int = RESULT_LIMIT,
+    effect: Effect | None = None,
+    reconcile: Callable[[RunContext], Any] | None = None,
+    on_doubt: OnDoubt = "tell",
+    needs_approval: bool | Callable[[RunContext, dict[str, Any]], bool] = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -195,6 +220,10 @@ def function_tool(
     timeout_s: float | None = None,
     strict: bool = False,
     max_result_chars: int = RESULT_LIMIT,
+    effect: Effect | None = None,
+    reconcile: Callable[[RunContext], Any] | None = None,
+    on_doubt: OnDoubt = "tell",
+    needs_approval: bool | Callable[[RunContext, dict[str, Any]], bool] = False,
 ) -> Tool: ...
 
 
@@ -209,6 +238,12 @@ def function_tool(function: Any = None, /, **options: Any) -> Any:
         timeout_s: Seconds after which a call counts as failed.
         strict: Have the provider keep to the schema to the letter (OpenAI's strict mode).
         max_result_chars: Where a longer result is cut.
+        effect: What a second start of one call would do: "read" (harmless, the default), "idempotent" (safe with
+            the same `ctx.idempotency_key`), "transactional" (writes only through `ctx.db`), or "once" (must not be).
+        reconcile: For "once": a function of the `RunContext` (`ctx.args`, `ctx.idempotency_key`) that finds out what
+            became of a call in doubt: `Happened(result)`, `DidNotHappen()` or `Unknown()`.
+        on_doubt: When nobody knows: "tell" the model so, or "park" the run until a person decides.
+        needs_approval: True, or a function of (ctx, args): a person must consent before the call starts.
 
     Raises:
         ConfigError: The function cannot be a tool; the text names function and parameter.
@@ -230,6 +265,10 @@ _OPTIONS: Final = (
     "timeout_s",
     "strict",
     "max_result_chars",
+    "effect",
+    "reconcile",
+    "on_doubt",
+    "needs_approval",
 )
 
 

@@ -1,0 +1,78 @@
+"""What a tool says of its effect on the world, and what is known of a call that may have happened.
+
+A call that was started and has no result is *in doubt*: the process died somewhere between the two. Only the tool can
+know what a second start would do, so it says so when it is declared:
+
+    not given, "read"   harmless to ask again       a half-finished batch is rewound
+    "idempotent"        safe to start again with the same ctx.idempotency_key
+    "transactional"     writes only through ctx.db, in the store's file: effect and result are one commit
+    "once"              must not be started twice for one call: reconcile(ctx) may find out what happened
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from agentor.engine.run_context import RunContext
+from agentor.errors import ConfigError
+
+Effect: TypeAlias = Literal["read", "idempotent", "transactional", "once"]
+OnDoubt: TypeAlias = Literal["tell", "park"]
+
+EFFECTS: Final = ("read", "idempotent", "transactional", "once")
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """The call took effect, and this is its result."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class DidNotHappen:
+    """The call took no effect: it may be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Nobody can say whether the call took effect."""
+
+
+Verdict: TypeAlias = Happened | DidNotHappen | Unknown
+
+
+def check_effect(
+    name: str, effect: Any, reconcile: Any, on_doubt: Any, needs_approval: Any
+) -> None:
+    """`ConfigError` if a tool's declarations cannot be meant."""
+    if effect is not None and effect not in EFFECTS:
+        raise ConfigError(f"tool {name!r}: effect is one of {', '.join(EFFECTS)}, not {effect!r}")
+    if reconcile is not None and (effect != "once" or not callable(reconcile)):
+        raise ConfigError(
+            f"tool {name!r}: reconcile is a function of the RunContext, for a tool with effect='once'"
+        )
+    if on_doubt not in ("tell", "park"):
+        raise ConfigError(f"tool {name!r}: on_doubt is 'tell' or 'park', not {on_doubt!r}")
+    if not isinstance(needs_approval, bool) and not callable(needs_approval):
+        raise ConfigError(
+            f"tool {name!r}: needs_approval is True, False or a function of (ctx, args), "
+            f"not {needs_approval!r}"
+        )
+
+
+async def find_out(reconcile: Callable[[RunContext], Any] | None, context: RunContext) -> Verdict:
+    """What `reconcile` says of a call in doubt. Its exceptions come through; no answer of ours is `Unknown`."""
+    if reconcile is None:
+        return Unknown()
+    verdict = reconcile(context)
+    if inspect.isawaitable(verdict):
+        verdict = await verdict
+    if isinstance(verdict, Happened | DidNotHappen | Unknown):
+        return verdict
+    raise TypeError(
+        f"reconcile answers Happened(result), DidNotHappen() or Unknown(), not {verdict!r}"
+    )

@@ -35,7 +35,7 @@ MODEL_EDGE = (
 )
 TOOL_EDGE = (
     *("tools", "tool_signature", "tool_schema", "tool_fields", "tool_perform", "typed_dicts"),
-    *("strict_schema", "docstrings", "run_context", "result_text"),
+    *("strict_schema", "docstrings", "run_context", "result_text", "effects"),
 )
 # From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
 FLOORS = {
@@ -46,7 +46,7 @@ FLOORS = {
         *(f"agentor.engine.{name}" for name in MODEL_EDGE),
         *(f"agentor.engine.{name}" for name in TOOL_EDGE),
     ],
-    "shell": [f"agentor.engine.{name}" for name in ("runner", "asking", "outbox")],
+    "shell": [f"agentor.engine.{name}" for name in ("runner", "asking", "outbox", "calling")],
     "facade": [
         *("agentor.agent", "agentor.launch", "agentor.blocking", "agentor.streaming"),
         *("agentor.output", "agentor.tracing"),

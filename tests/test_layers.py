@@ -18,7 +18,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
 
-CORE = ("arguments", "argument_faults", "events", "replay", "decide", "request")
+CORE = ("arguments", "argument_faults", "events", "replay", "decide", "request", "staged")
 MODEL_EDGE = (
     *("models", "settings", "transport", "redact", "failure", "adapt", "wire"),
     *("exchange", "patience", "reply"),

@@ -320,6 +320,19 @@ def test_a_fork_is_never_written_over_a_file_that_appears_meanwhile(
     assert sorted(file.name for file in store.directory.iterdir()) == ["fork.jsonl", "run.jsonl"]
 
 
+def test_a_fork_works_on_a_file_system_without_hard_links(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert len(store.load(fork_run(store, "run", "fork"))) == 4
+    with pytest.raises(RunExistsError):
+        fork_run(store, "run", "fork")
+    assert sorted(file.name for file in store.directory.iterdir()) == ["fork.jsonl", "run.jsonl"]
+
+
 def test_a_path_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "runs"
     path.write_text("a file")

@@ -92,6 +92,19 @@ def test_a_failed_commit_fails_everyone_in_it_also_those_it_had_refused(
         store.append("run", said("2", 2))
 
 
+def test_a_file_that_somebody_keeps_locked_is_told_after_the_timeout(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with SQLiteStore(path, busy_timeout_s=0) as store:
+        store.append("run", said("1", 1))
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked beyond busy_timeout_s"):
+            store.append("run", said("2", 2))
+        assert texts(store) == ["1"]
+        other.close()
+        store.append("run", said("2", 2))
+
+
 def test_a_full_disk_cannot_open_a_new_store_and_can_when_there_is_space(
     disk: FaultyDisk, tmp_path: Path
 ) -> None:

@@ -97,10 +97,12 @@ class FileStore:
             return self._locks.acquire(run_id, owner, ttl_s)
 
     def renew(self, lease: Lease) -> Lease:
-        return self._locks.renew(lease)
+        with _store_errors(self.path(lease.run_id)):
+            return self._locks.renew(lease)
 
     def release(self, lease: Lease) -> None:
-        self._locks.release(lease)
+        with _store_errors(self.path(lease.run_id)):
+            self._locks.release(lease)
 
     def close(self) -> None:
         """Give back every lease. The files need no closing: none stays open between two appends."""
@@ -163,7 +165,7 @@ class FileStore:
                 _write_at(descriptor, 0, content)
             finally:
                 os.close(descriptor)
-            os.link(scratch, target)
+            _put_in_place(scratch, target)
             _sync_directory(self.directory)
             self._age(run_id, os.stat(target))
         except FileExistsError:
@@ -205,6 +207,19 @@ def _write_at(descriptor: int, offset: int, content: bytes) -> None:
     while written < len(content):
         written += os.pwrite(descriptor, content[written:], offset + written)
     os.fsync(descriptor)
+
+
+def _put_in_place(scratch: Path, target: Path) -> None:
+    """Give a finished file its name, unless the name is taken."""
+    try:
+        os.link(scratch, target)
+    except FileExistsError:
+        raise
+    except (
+        OSError
+    ):  # a file system without hard links: take the name first, then fill it in one step
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        os.replace(scratch, target)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -1,0 +1,120 @@
+"""What can happen to a world, by the names that scripts use. A new kind of action is one function and one line in ALL
+(and a way to draw it, in `fuzz.script`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from fuzz.disk import Call, Effect, Fault, Survival
+
+if TYPE_CHECKING:
+    from fuzz.world import World
+
+
+def start(world: World, worker: str, run: str, turns: int) -> None:
+    """A worker starts a run that will take some turns."""
+    place = world.worker(worker)
+    place.begin("start", run, lambda: place.agent.arun(f"Look {turns}", run_id=run))
+
+
+def resume(world: World, worker: str, run: str) -> None:
+    """A worker takes up a run, whoever works on it."""
+    place = world.worker(worker)
+    place.begin("resume", run, lambda: place.agent.aresume(run))
+
+
+def take_over(world: World, worker: str) -> None:
+    """A worker takes up a run whose worker is suspended or gone, if there is one."""
+    if (run := world.orphan()) is not None:
+        resume(world, worker, run)
+
+
+def fork(world: World, worker: str, run: str, fork: str, at: int | None, says: str | None) -> None:
+    """A worker branches a run, perhaps in flight and perhaps at an earlier seq, and goes on with the branch."""
+    place = world.worker(worker)
+    place.begin(f"fork {run} as", fork, lambda: place.agent.afork(run, says, fork_id=fork, at=at))
+
+
+def crash(world: World, worker: str, where: str, known_dead: bool) -> None:
+    """A worker is killed, now or at its next commit."""
+    victim = world.victim(worker)
+    if victim is None:
+        return
+    victim.known_dead = known_dead
+    if where == "now":
+        victim.dead = True
+    else:
+        victim.dies_at = "before a commit" if where == "before a commit" else "after a commit"
+
+
+def stop(world: World, worker: str) -> None:
+    """A worker is told to end, in an orderly way."""
+    victim = world.victim(worker)
+    if victim is not None:
+        world.counts["stops"] += 1
+        victim.stop()
+
+
+def stall(world: World, worker: str, seconds: float, until_taken: bool) -> None:
+    """A worker is suspended, for some time or until somebody takes over a run of his."""
+    sleeper = world.victim(worker)
+    if sleeper is not None:
+        world.faults["stall"] += 1
+        sleeper.wakes_when_taken = until_taken
+        sleeper.suspend()
+        world.after(seconds, sleeper.wake)
+
+
+def power(world: World, call: Call, after: int, survival: Survival) -> None:
+    """The power goes at one of the next calls of the disk."""
+    world.survival = survival
+    _plan(world, call, "power", after, 1)
+
+
+def disk_error(world: World, call: Call, after: int, times: int) -> None:
+    """The disk fails one or a few calls."""
+    _plan(world, call, "error", after, times)
+
+
+def disk_full(world: World, seconds: float) -> None:
+    """Nothing more can be allocated on the disk for some time."""
+
+    def space() -> None:
+        world.disk.full = False
+
+    world.disk.full = True
+    world.after(seconds, space)
+
+
+def slow_disk(world: World, seconds: float) -> None:
+    """Commits and reads take up to 40 s for some time."""
+
+    def fast() -> None:
+        world.disk_is_slow = False
+
+    world.faults["slow disk"] += 1
+    world.disk_is_slow = True
+    world.after(seconds, fast)
+
+
+def _plan(world: World, call: Call, effect: Effect, after: int, times: int) -> None:
+    world.disk.plan = Fault(call, effect, world.disk.calls[call] + after, times)
+
+
+ALL: Final[dict[str, Callable[..., Any]]] = {
+    each.__name__: each
+    for each in (
+        start,
+        resume,
+        take_over,
+        fork,
+        crash,
+        stop,
+        stall,
+        power,
+        disk_error,
+        disk_full,
+        slow_disk,
+    )
+}

@@ -1,0 +1,117 @@
+"""What models and tools do in a simulation: answer, fail and hang, by seed.
+
+The model reads its place off the conversation (how many turns the user asked for, how many there have been), so that a
+resumed run gets a sensible reply; everything else is drawn. In a calm world nothing fails and every run comes to an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from agentor import function_tool
+from agentor.engine.events import Usage
+from agentor.engine.responses import ModelResponse, ToolCall
+from agentor.engine.run_context import RunContext
+from agentor.errors import ModelError
+from agentor.testing.answers import turn_of
+
+if TYPE_CHECKING:
+    from fuzz.worker import Worker
+
+HANG_S: Final = 100.0  # more than three leases
+TOOL_TIMEOUT_S: Final = 60.0
+
+
+class SeededModel:
+    """The model of one simulated process."""
+
+    model = "seeded"
+
+    def __init__(self, worker: Worker, rng: random.Random) -> None:
+        self._worker = worker
+        self._rng = rng
+
+    async def complete(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        response_format: dict[str, Any] | None = None,
+    ) -> ModelResponse:
+        world, rng = self._worker.world, self._rng
+        number = self._worker.asked(messages)
+        await asyncio.sleep(0.01 if world.calm else _latency_s(rng))
+        if not world.calm and rng.random() < 0.06:
+            raise rng.choice((ModelError("overloaded", retryable=True), RuntimeError("no route")))
+        offered = [tool["function"]["name"] for tool in tools or ()]
+        usage = Usage(rng.randint(1, 99), number % 7, 1)
+        if not offered or turn_of(messages) >= _turns_wanted(messages) or world.calm:
+            text = "" if not world.calm and rng.random() < 0.1 else f"Answer {number}."
+            return ModelResponse(text, usage=usage, finish_reason=self._finish_reason())
+        asked = [self._call(offered, number, index) for index in range(rng.randint(1, 3))]
+        said = rng.choice((None, f"Step {number}."))
+        return ModelResponse(said, asked, usage, finish_reason="tool_calls")
+
+    def _finish_reason(self) -> str:
+        return "length" if not self._worker.world.calm and self._rng.random() < 0.04 else "stop"
+
+    def _call(self, offered: list[str], number: int, index: int) -> ToolCall:
+        rng = self._rng
+        name = rng.choice([*offered, *offered, "no_such_tool"])
+        arguments = json.dumps({"number": number * 10 + index})
+        if rng.random() < 0.05:
+            arguments = rng.choice(("", "not json", '{"number": "x"}'))
+        call_id = rng.choice(
+            (f"call_{number}_{index}", "call_1", "")
+        )  # servers repeat and forget ids
+        return ToolCall(call_id, name, arguments)
+
+
+def _latency_s(rng: random.Random) -> float:
+    return HANG_S if rng.random() < 0.03 else rng.expovariate(1.0)
+
+
+def _turns_wanted(messages: list[dict[str, Any]]) -> int:
+    first = next(str(message["content"]) for message in messages if message["role"] == "user")
+    return int(first.rsplit(" ", 1)[-1]) if first[-1:].isdigit() else 1
+
+
+@function_tool
+async def look(ctx: RunContext, number: int) -> str:
+    """Answers soon."""
+    await _start(ctx, mean_s=0.5)
+    return f"seen {number}"
+
+
+@function_tool
+async def wander(ctx: RunContext, number: int) -> str:
+    """Takes its time, sometimes more than a lease, sometimes for ever."""
+    await _start(ctx, mean_s=20.0, hangs=True)
+    return f"walked {number}"
+
+
+@function_tool
+async def stumble(ctx: RunContext, number: int) -> str:
+    """Fails every other time."""
+    rng = await _start(ctx, mean_s=0.2)
+    if rng.random() < 0.5:
+        raise RuntimeError("database unavailable")
+    return f"got {number}"
+
+
+TOOLS: Final = (look, wander, stumble)
+
+
+async def _start(ctx: RunContext, mean_s: float, hangs: bool = False) -> random.Random:
+    """Tell the world, then take the time it takes."""
+    worker: Worker = ctx.context
+    worker.tool_started(ctx)
+    rng = worker.rng
+    if worker.world.calm:
+        return random.Random(1)
+    if hangs and rng.random() < 0.1:
+        await asyncio.sleep(10 * HANG_S)
+    await asyncio.sleep(rng.expovariate(1 / mean_s))
+    return rng

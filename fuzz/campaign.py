@@ -1,0 +1,159 @@
+"""Many worlds: played on every core, counted, and the first failures shrunk."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fuzz import canaries, world
+from fuzz.canaries import Canary
+from fuzz.invariants import Breach
+from fuzz.script import Action, draw
+from fuzz.shrink import shrink
+from fuzz.world import Outcome
+
+WORLDS_PER_CHUNK: Final = 20
+CANARY_WORLDS: Final = 400  # within which each canary's alarm must ring
+FAILURES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A world that broke an invariant, and the least of its script that still does."""
+
+    seed: int
+    breaches: tuple[Breach, ...]
+    script: tuple[Action, ...]
+    kept: tuple[int, ...]  # positions of the actions in the whole script
+    actions: int  # of the whole script
+
+    @property
+    def command(self) -> str:
+        only = ",".join(map(str, self.kept)) or "none"
+        return f"python -m fuzz --seed {self.seed} --only {only}"
+
+
+@dataclass
+class Tally:
+    """What a campaign has seen."""
+
+    worlds: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    failed: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        self.worlds += 1
+        self.counts.update(outcome.counts)
+        self.faults.update(outcome.faults)
+        if outcome.breaches:
+            self.failed.append(outcome)
+
+    def add_all(self, other: Tally) -> None:
+        self.worlds += other.worlds
+        self.counts.update(other.counts)
+        self.faults.update(other.faults)
+        self.failed += other.failed
+
+
+def play(
+    seed: int,
+    script: Sequence[Action],
+    canary: Canary | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Play one world. An exception of the simulation's own is a failure of that world, not of the campaign."""
+    canary = canary or Canary("nothing", frozenset())
+    try:
+        with canary.planted():
+            return world.play(seed, script, canary.store_options, trace)
+    except Exception:
+        return Outcome(seed, (Breach("the_simulation_works", traceback.format_exc()),))
+
+
+def play_all(seeds: Iterable[int]) -> Tally:
+    tally = Tally()
+    for seed in seeds:
+        tally.add(play(seed, draw(seed)))
+    return tally
+
+
+def play_in_parallel(
+    first: int, *, worlds: int | None = None, seconds: float | None = None
+) -> Tally:
+    """The worlds of `first`, `first + 1` ... on all cores, so many of them or for so long. Stops at failures."""
+    tally, deadline = Tally(), None if seconds is None else time.monotonic() + seconds
+    chunks = _chunks(first, worlds)
+    workers = os.cpu_count() or 1
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        running: set[Future[Tally]] = set()
+        while True:
+            is_over = tally.failed or (deadline is not None and time.monotonic() >= deadline)
+            wanted = 0 if is_over else 2 * workers - len(running)
+            running |= {pool.submit(play_all, chunk) for chunk in itertools.islice(chunks, wanted)}
+            if not running:
+                return tally
+            done, running = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                tally.add_all(future.result())
+
+
+def explained(outcome: Outcome, canary: Canary | None = None) -> Failure:
+    """The failure with its script shrunk."""
+    script = list(enumerate(draw(outcome.seed)))
+    broken = outcome.breaches[0].invariant
+
+    def fails(part: list[tuple[int, Action]]) -> bool:
+        again = play(outcome.seed, [action for _, action in part], canary)
+        return any(breach.invariant == broken for breach in again.breaches)
+
+    kept = shrink(script, fails)
+    return Failure(
+        seed=outcome.seed,
+        breaches=outcome.breaches,
+        script=tuple(action for _, action in kept),
+        kept=tuple(position for position, _ in kept),
+        actions=len(script),
+    )
+
+
+def first_ring(canary: Canary, first: int) -> Outcome | None:
+    """The first world in which the canary's alarm rings; None if it never does."""
+    for seed in range(first, first + CANARY_WORLDS):
+        outcome = play(seed, draw(seed), canary)
+        if any(breach.invariant in canary.rings for breach in outcome.breaches):
+            return outcome
+    return None
+
+
+def rings(first: int) -> dict[str, Outcome | None]:
+    """For each canary the world in which it rang."""
+    return {canary.name: first_ring(canary, first) for canary in canaries.ALL}
+
+
+def _chunks(first: int, worlds: int | None) -> Iterator[list[int]]:
+    seeds: Iterator[int] = (
+        itertools.count(first) if worlds is None else iter(range(first, first + worlds))
+    )
+    while chunk := list(itertools.islice(seeds, WORLDS_PER_CHUNK)):
+        yield chunk
+
+
+def summary(tally: Tally) -> dict[str, Any]:
+    """The numbers of a campaign, for people and programs."""
+    return {
+        "worlds": tally.worlds,
+        "crashes": tally.counts["crashes"],
+        "faults": dict(sorted(tally.faults.items())),
+        "counts": dict(sorted(tally.counts.items())),
+        "failed": [outcome.seed for outcome in tally.failed],
+    }

@@ -1,0 +1,84 @@
+"""Faults planted on purpose: an alarm that never rings proves nothing.
+
+Each canary takes one protection away from the real code and says which invariant must notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from unittest import mock
+
+from agentor.engine import lease
+from agentor.engine.staged import Staged
+from agentor.engine.store import sqlite_leases
+from fuzz.invariants import (
+    acknowledged_appends_survive,
+    old_terms_append_nothing,
+    only_the_holder_acts,
+    tools_start_after_their_claim,
+)
+
+
+@dataclass(frozen=True)
+class Canary:
+    """`planted` is in force while a world is played; `rings` names the invariants of which one must be broken."""
+
+    name: str
+    rings: frozenset[str]
+    planted: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    store_options: dict[str, Any] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def _no_fence() -> Iterator[None]:
+    """The store no longer compares the term of an append with the lease."""
+    with mock.patch.object(sqlite_leases, "check", return_value=None):
+        yield
+
+
+@contextlib.contextmanager
+def _endless_trust() -> Iterator[None]:
+    """A worker trusts its lease for ever, whatever it hears of renewals."""
+
+    async def sleep_on(self: lease.Keeper, store: Any, held: Any) -> None:
+        return
+
+    with (
+        mock.patch.object(lease.Keeper, "check", return_value=None),
+        mock.patch.object(lease.Keeper, "_renew", sleep_on),
+        mock.patch.object(lease, "MARGIN", -1_000.0),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _act_before_writing() -> Iterator[None]:
+    """Tools start from a batch that is not recorded yet."""
+    real = Staged.add
+
+    def without_claims(self: Any, event: Any) -> None:
+        if event.type != "tool_call":
+            real(self, event)
+
+    with mock.patch.object(Staged, "add", without_claims):
+        yield
+
+
+ALL: Final = (
+    Canary("no fence", frozenset({old_terms_append_nothing.__name__}), _no_fence),
+    Canary(
+        "synchronous=NORMAL",
+        frozenset({acknowledged_appends_survive.__name__}),
+        store_options={"synchronous": "NORMAL"},
+    ),
+    Canary("endless trust", frozenset({only_the_holder_acts.__name__}), _endless_trust),
+    Canary(
+        "no claim before a tool",
+        frozenset({tools_start_after_their_claim.__name__}),
+        _act_before_writing,
+    ),
+)

@@ -1,0 +1,98 @@
+"""What was seen in a world: promises made, tools started, requests sent. Written down as it happens, judged later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentor.engine.events import Event, RunResult
+from agentor.testing.checker import check_messages
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """One event that a living worker was told is on disk."""
+
+    run_id: str
+    seq: int
+    body: str
+    worker: str
+    term: int | None  # of the lease it was written under
+    newest_term: int | None  # that had been given for the run by then
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Something with a price: a model was asked or a tool began. And who held the run at that moment."""
+
+    worker: str
+    run_id: str
+    what: str
+    term: int | None  # of this worker's lease
+    current_term: int | None  # of the run's lease in the file
+    iterations_awake: int  # of the worker's loop since it was last suspended
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStart:
+    """A tool that began, and what the file said at that moment."""
+
+    worker: str
+    run_id: str
+    call_id: str
+    claimed: bool  # its tool_call is in the log
+    answered: bool  # its tool_result is in the log
+    unsaved: bool  # a save of this run had failed, and the run goes on by its durability
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A fork, with its parent's bodies when it was made."""
+
+    run_id: str
+    parent: str
+    at: int
+    parent_bodies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A resume of a finished run: what it called and wrote."""
+
+    run_id: str
+    calls: int
+    events_written: int
+
+
+@dataclass
+class Evidence:
+    """Everything the invariants are judged by, beside the ledger."""
+
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    acts: list[Act] = field(default_factory=list)
+    tool_starts: list[ToolStart] = field(default_factory=list)
+    forks: list[Forked] = field(default_factory=list)
+    results: list[RunResult] = field(default_factory=list)
+    resumed: list[Resumed] = field(default_factory=list)
+    newest_terms: dict[str, int] = field(default_factory=dict)
+    illegal_requests: list[str] = field(default_factory=list)
+    surprises: list[str] = field(default_factory=list)  # exceptions that nothing explains
+    stuck: list[str] = field(default_factory=list)  # runs that did not end when faults had stopped
+    damage: list[str] = field(default_factory=list)  # what integrity checks said
+    stored_usage: dict[str, Any] = field(default_factory=dict)  # run id -> Usage in its summary
+    requests: int = 0
+
+    def requested(self, messages: list[dict[str, Any]]) -> int:
+        """Note a request to the model; its number."""
+        self.requests += 1
+        self.illegal_requests += check_messages(messages)
+        return self.requests
+
+    def append(self, worker: str, run_id: str, events: list[Event], term: int | None) -> None:
+        newest = self.newest_terms.get(run_id)
+        for event in events:
+            if event.seq is not None:
+                body = event.to_json()
+                self.acknowledged.append(
+                    Acknowledged(run_id, event.seq, body, worker, term, newest)
+                )

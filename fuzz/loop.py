@@ -1,0 +1,231 @@
+"""Several processes in one thread: an event loop for each, under one virtual time.
+
+Nothing waits: when no process has anything to do, time jumps to the next timer. A process can be suspended (its timers
+come due, but nothing of it runs until it is woken, as with SIGSTOP) or ended. A program in which everybody waits for
+somebody shows as a `Deadlock` instead of hanging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+STEPS_PER_CLEANUP = 10_000  # loop iterations within which cancelled tasks must have ended
+
+
+class Deadlock(Exception):
+    """Everybody waits, and no timer will ever wake anybody."""
+
+
+class Timeline:
+    """Virtual time, and the processes that live in it. `random` decides who of several runs next."""
+
+    def __init__(self, chooser: random.Random, start: float = 1_000_000_000.0) -> None:
+        self.now = start  # seconds
+        self.steps = 0  # loop iterations of all processes
+        self.processes: list[ProcessLoop] = []
+        self.current: ProcessLoop | None = None  # whose iteration it is
+        self.chooser = chooser
+
+    def step(self, until: float = float("inf")) -> bool:
+        """Let one process run one iteration, or jump to the next timer. False: nothing to do before `until`."""
+        running = [process for process in self.processes if not process.suspended]
+        ready = [process for process in running if process.is_ready(self.now)]
+        if not ready:
+            times = [when for process in running if (when := process.next_timer()) is not None]
+            if not times or min(times) > until:
+                return False
+            self.now = max(self.now, min(times))
+            ready = [process for process in running if process.is_ready(self.now)]
+        process = ready[0] if len(ready) == 1 else self.chooser.choice(ready)
+        self.steps += 1
+        process.iterate()
+        return True
+
+    def deadlocked(self) -> bool:
+        """Nobody has anything to do, now or later."""
+        return all(not p.is_ready(self.now) and p.next_timer() is None for p in self.processes)
+
+    def run_until(self, when: float) -> None:
+        while self.step(when):
+            pass
+        self.now = max(self.now, when)
+
+
+class ProcessLoop:
+    """The event loop of one simulated process; only what agentor and asyncio's own tasks ask of a loop.
+
+    `run_in_executor` calls the function after `delay_s()` seconds, on the loop: threads would not be deterministic.
+    """
+
+    def __init__(
+        self,
+        timeline: Timeline,
+        name: str = "process",
+        delay_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.timeline = timeline
+        self.name = name
+        self._as_loop = cast(asyncio.AbstractEventLoop, self)
+        self.suspended = False
+        self.in_thread = False  # inside a function given to `run_in_executor`
+        self.skew_s = 0.0  # how wrong the wall clock of this process is
+        self.iterations = 0
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.faults: list[dict[str, Any]] = []  # what nobody else was told of
+        self._delay_s = delay_s
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._number = 0
+        self._closed = False
+        timeline.processes.append(self)
+
+    # The simulation's side -------------------------------------------------------------------------------------------
+
+    def is_ready(self, now: float) -> bool:
+        return bool(self._ready) or bool(self._timers and self._timers[0][0] <= now)
+
+    def next_timer(self) -> float | None:
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def iterate(self) -> None:
+        """Run what is ready now, as one iteration of any loop does."""
+        while self._timers and self._timers[0][0] <= self.timeline.now:
+            self._ready.append(heapq.heappop(self._timers)[2])
+        self.iterations += 1
+        before, self.timeline.current = self.timeline.current, self
+        asyncio._set_running_loop(self._as_loop)
+        try:
+            for _ in range(len(self._ready)):
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+            self.timeline.current = before
+
+    def run_until_complete(self, future: Any) -> Any:
+        """For tests of one process: run the whole timeline until the future is done."""
+        task = future if isinstance(future, asyncio.Future) else self.create_task(future)
+        while not task.done():
+            if not self.timeline.step():
+                raise Deadlock(f"{task!r} waits for ever")
+        return task.result()
+
+    def end(self) -> None:
+        """Cancel every task and let it come to its end, whatever it does; nothing of the process runs afterwards."""
+        self.suspended = True  # no longer the timeline's business
+        steps = 0
+        while living := [task for task in self.tasks if not task.done()]:
+            for task in living:
+                task.cancel()
+            while self._ready or self._timers:
+                self._ready.extend(handle for _, _, handle in sorted(self._timers)[:1])
+                self._timers = sorted(self._timers)[1:]
+                self.iterate()
+                steps += 1
+                if steps > STEPS_PER_CLEANUP:
+                    raise Deadlock(f"cancelled tasks do not end: {living}")
+                if all(task.done() for task in living):
+                    break
+        self.close()
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+        if self in self.timeline.processes:
+            self.timeline.processes.remove(self)
+
+    # asyncio's side ---------------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.timeline.now
+
+    def call_soon(
+        self,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self._as_loop, context)
+        self._ready.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self._as_loop, context)
+        self._number += 1
+        heapq.heappush(self._timers, (when, self._number, handle))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer stays in the heap until its time; `next_timer` skips it."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self._as_loop)
+
+    def create_task(self, coro: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=self._as_loop, **options)
+        self.tasks.append(task)
+        return task
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self.create_future()
+        self.call_later(self._delay_s(), self._work, future, func, args)
+        return future
+
+    def _work(
+        self, future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]
+    ) -> None:
+        """A thread's work, in one piece. A thread cannot be cancelled, so neither is this."""
+        self.in_thread = True
+        try:
+            value = func(*args)
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(value)
+        finally:
+            self.in_thread = False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.faults.append(context)
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self._closed
+
+    def is_closed(self) -> bool:
+        return self._closed

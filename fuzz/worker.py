@@ -1,0 +1,215 @@
+"""One simulated process: an event loop, a store, an agent. It can be killed, suspended, woken and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agentor import Agentor, AgentorError
+from agentor.engine.events import Event, RunResult
+from agentor.engine.run_context import RunContext
+from agentor.engine.store.protocol import Lease
+from agentor.errors import LeaseError, ModelError, SequenceConflictError
+from fuzz.behaviour import TOOL_TIMEOUT_S, TOOLS, SeededModel
+from fuzz.evidence import Act, ToolStart
+from fuzz.loop import ProcessLoop
+from fuzz.stepped_store import CommitPoint, ProcessEnded, SteppedStore
+
+if TYPE_CHECKING:
+    from fuzz.world import World
+
+_run_id: contextvars.ContextVar[str] = contextvars.ContextVar("run_id")  # what a task works on
+
+SKEW_MAX_S = (
+    1.4  # how wrong a wall clock may be: two of them together stay within the margin of a lease
+)
+
+
+class Worker:
+    """A process of the simulated machine. `name` is unique: a worker that comes back after a crash is another one."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.rng = random.Random(f"{world.seed}/{name}")
+        self.dead = False
+        self.known_dead = False  # once dead, others on this machine can see that it is
+        self.dies_at: CommitPoint | None = None
+        self.terms: dict[str, int] = {}  # of the leases it was given
+        self.unsaved: set[str] = set()  # runs of which a save has failed
+        self.woken_at = -1_000_000  # iteration of its loop
+        self.wakes_when_taken = False
+        self._operations: list[asyncio.Task[RunResult]] = []
+        self.loop = ProcessLoop(world.timeline, name, self._store_delay_s)
+        self.loop.skew_s = self.rng.uniform(-SKEW_MAX_S, SKEW_MAX_S)
+        self.store = SteppedStore(
+            world.path,
+            self.loop,
+            self._store_delay_s,
+            self,
+            vfs=world.disk.vfs_name,
+            **world.store_options,
+        )
+        self.agent = Agentor(
+            "Simulated",
+            "You are kind.",
+            model=SeededModel(self, self.rng),
+            tools=TOOLS,
+            store=self.store,
+            context=self,
+            durability=self.rng.choice(("strict", "best_effort")),
+            tool_timeout_s=TOOL_TIMEOUT_S,
+            max_turns=self.rng.choice((3, 8)),
+            max_tool_failures=3,
+        )
+
+    # Its life -------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self, what: str, run_id: str, work: Callable[[], Coroutine[Any, Any, RunResult]]
+    ) -> asyncio.Task[RunResult]:
+        """Start an operation of the agent in this process."""
+
+        async def named() -> RunResult:
+            _run_id.set(run_id)
+            return await work()
+
+        task = self.loop.create_task(named(), name=run_id)
+        self._operations.append(task)
+        task.add_done_callback(lambda done: self._ended(f"{what} {run_id}", done))
+        return task
+
+    @property
+    def runs(self) -> list[str]:
+        """The ids of the runs it works on."""
+        return [task.get_name() for task in self._operations if not task.done()]
+
+    @property
+    def busy(self) -> bool:
+        return any(not task.done() for task in self._operations)
+
+    def kill(self) -> None:
+        """It is gone, whatever it was doing; nothing it does while it unwinds reaches anybody."""
+        self.dead = True
+        self.store.kill()
+        self.loop.end()
+
+    def stop(self) -> None:
+        """Cancel what it does, in an orderly way. `finished` says when it is done."""
+        for task in self._operations:
+            task.cancel()
+
+    def suspend(self) -> None:
+        self.loop.suspended = True
+
+    def wake(self) -> None:
+        if self.loop.suspended and not self.dead:
+            self.loop.suspended = self.wakes_when_taken = False
+            self.woken_at = self.loop.iterations
+
+    def _store_delay_s(self) -> float:
+        if self.world.disk_is_slow and self.rng.random() < 0.3:
+            return self.rng.uniform(1, 40)
+        return self.rng.expovariate(100)
+
+    def _ended(self, what: str, task: asyncio.Task[RunResult]) -> None:
+        if self.dead:
+            return
+        if task.cancelled():
+            self.world.note(self, what, "cancelled")
+        elif (error := task.exception()) is None:
+            self.world.finished(self, what, task.result())
+        else:
+            self.world.note(self, what, type(error).__name__)
+            if not _is_expected(error):
+                self.world.evidence.surprises.append(f"{self.name} {what}: {error!r}")
+
+    # What it sees of the store (Observer) -----------------------------------------------------------------------------
+
+    def appended(self, run_id: str, events: Sequence[Event], lease: Lease | None) -> None:
+        if not self.dead and self.world.disk.powered:
+            term = None if lease is None else lease.term
+            self.world.evidence.append(self.name, run_id, list(events), term)
+
+    def not_appended(self, run_id: str, error: BaseException) -> None:
+        if not isinstance(error, LeaseError | SequenceConflictError):
+            self.unsaved.add(run_id)
+
+    def granted(self, lease: Lease) -> None:
+        self.terms[lease.run_id] = lease.term
+        self.world.granted(self, lease)
+
+    def forked(self, src_run_id: str, dst_run_id: str, at: int | None) -> None:
+        if not self.dead and self.world.disk.powered:
+            self.world.forked(src_run_id, dst_run_id, at)
+
+    def at_commit(self, point: CommitPoint) -> None:
+        if self.dies_at == point:
+            self.dead = True
+        if self.dead:
+            raise ProcessEnded
+
+    # What it does ---------------------------------------------------------------------------------------------------
+
+    def tool_started(self, ctx: RunContext) -> None:
+        """Compare what begins here with what the file says."""
+        if self.dead or not self.world.disk.powered:
+            return
+        assert ctx.run_id is not None
+        assert ctx.call_id is not None
+        assert ctx.idempotency_key is not None
+        ledger = self.world.ledger
+        ledger.refresh()
+        batch_seq = int(ctx.idempotency_key.rsplit(":", 2)[1])
+        log = ledger.logs.get(ctx.run_id)
+        kinds = _kinds_of_call(log.events[batch_seq:], ctx.call_id) if log is not None else ()
+        self.world.evidence.tool_starts.append(
+            ToolStart(
+                worker=self.name,
+                run_id=ctx.run_id,
+                call_id=ctx.call_id,
+                claimed="tool_call" in kinds,
+                answered="tool_result" in kinds,
+                unsaved=ctx.run_id in self.unsaved,
+            )
+        )
+        self._acted(ctx.run_id, f"tool call {ctx.call_id}")
+
+    def asked(self, messages: list[dict[str, Any]]) -> int:
+        """A model is asked; the number of the request."""
+        if not self.dead and self.world.disk.powered:
+            self._acted(_run_id.get(), "model call")
+        return self.world.evidence.requested(messages)
+
+    def _acted(self, run_id: str, what: str) -> None:
+        holder = self.world.ledger.holder(run_id)
+        self.world.evidence.acts.append(
+            Act(
+                worker=self.name,
+                run_id=run_id,
+                what=what,
+                term=self.terms.get(run_id),
+                current_term=None if holder is None else holder[1],
+                iterations_awake=self.loop.iterations - self.woken_at,
+            )
+        )
+
+
+def _kinds_of_call(following: list[Event], call_id: str) -> set[str]:
+    """The types of the events that speak of a call, of those that follow its generation up to the next."""
+    kinds = set()
+    for event in following:
+        if event.type in ("generation", "run_start"):
+            break
+        if event.call_id == call_id:
+            kinds.add(event.type)
+    return kinds
+
+
+def _is_expected(error: BaseException) -> bool:
+    if isinstance(error, AgentorError | ModelError):
+        return True
+    return isinstance(error, RuntimeError) and str(error) == "no route"

@@ -1,0 +1,376 @@
+"""One world: a file, a disk, a few workers, a script of what happens to them, and what came of it.
+
+First the safety phase: the script is played, with all its faults. Then the liveness phase: faults stop, whoever is
+left ends what he does, and a fresh worker resumes every run that is not finished. Then everything is judged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from unittest import mock
+
+import apsw
+
+from agentor.engine import clock
+from agentor.engine import lease as lease_module
+from agentor.engine.events import RunResult
+from agentor.engine.store import sqlite_guard as guard
+from agentor.engine.store import sqlite_leases
+from agentor.engine.store.protocol import Lease
+from agentor.errors import LeaseHeldError, StoreError
+from fuzz import actions
+from fuzz.disk import Disk, DiskVFS, Survival
+from fuzz.evidence import Evidence, Forked, Resumed
+from fuzz.invariants import Breach, judge
+from fuzz.ledger import Ledger
+from fuzz.loop import Timeline
+from fuzz.script import SAFETY_S, Action
+from fuzz.virtual_clock import VirtualClock
+from fuzz.worker import SKEW_MAX_S, Worker
+
+LEASE_S: Final = 30.0
+WAKES_WITHIN_S: Final = (
+    0.003  # of the take-over that wakes it, on average: while the other still reads
+)
+STEPS_TO_SETTLE: Final = (
+    20_000  # loop iterations within which everybody must have ended what he did
+)
+STEPS_TO_END: Final = 2_000  # within which a resumed run must have ended
+RESUMES_TO_END: Final = 3  # of a run, when nothing fails any more
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a world. `digest` is equal for equal histories."""
+
+    seed: int
+    breaches: tuple[Breach, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    digest: str = ""
+
+
+class World:
+    """See the head of this file. `store_options` go to every `SQLiteStore` in it; `trace` is told of every step."""
+
+    def __init__(
+        self,
+        seed: int,
+        directory: str,
+        store_options: dict[str, Any] | None = None,
+        trace: Callable[[str], None] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.path = os.path.join(directory, "runs.db")
+        self.store_options = {"lease_ttl_s": LEASE_S} | (store_options or {})
+        self.timeline = Timeline(random.Random(f"{seed}/order"))
+        self.clock = VirtualClock(self.timeline, f"{seed}/clock")
+        self.disk = Disk(f"{seed}/disk")
+        self.ledger = Ledger(self.path, self.disk)
+        self.evidence = Evidence()
+        self.workers: dict[str, Worker] = {}  # by the place where they work
+        self.calm = False  # nothing fails any more
+        self.disk_is_slow = False
+        self.survival: Survival = "lost"  # of what is not synced when the power goes
+        self.counts: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self._trace = trace
+        self._born = 0
+        self._gone: set[str] = set()  # names of dead workers that are known to be dead
+        self._history = hashlib.blake2b(digest_size=8)
+        self._started = self.timeline.now
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+
+    # Workers --------------------------------------------------------------------------------------------------------
+
+    def worker(self, place: str) -> Worker:
+        """Who works at a place; somebody new if nobody is left there."""
+        worker = self.workers.get(place)
+        if worker is None:
+            self._born += 1
+            worker = self.workers[place] = Worker(self, f"{place}.{self._born}")
+        return worker
+
+    def victim(self, place: str) -> Worker | None:
+        """Who works at a place; if nobody does, somebody else who is at work."""
+        at_place = self.workers.get(place)
+        if at_place is not None and at_place.busy:
+            return at_place
+        return next((each for each in self.workers.values() if each.busy), at_place)
+
+    def orphan(self) -> str | None:
+        """A run that somebody has who is suspended; else one that nobody works on and that has not ended."""
+        workers = list(self.workers.values())
+        asleep = [run for worker in workers if worker.loop.suspended for run in worker.runs]
+        working = {run_id for worker in workers for run_id in worker.runs}
+        self.ledger.refresh()
+        left = [
+            run_id
+            for run_id, log in self.ledger.logs.items()
+            if run_id not in working and not log.state.is_complete
+        ]
+        return next(iter([*asleep, *left]), None)
+
+    def owner_id(self) -> str:
+        """The name of a new lease holder in the process that is running."""
+        process = self.timeline.current
+        return f"{process.name if process else 'nobody'}/{self.clock.new_id()[:8]}"
+
+    def is_gone(self, owner: str) -> bool:
+        """Whether the holder's process is known to be dead."""
+        return owner.split("/")[0] in self._gone
+
+    def _kill(self, worker: Worker) -> None:
+        self.counts["crashes"] += 1
+        self.note(worker, "crash")
+        worker.kill()
+        if worker.known_dead:
+            self._gone.add(worker.name)
+        self._forget(worker)
+
+    def _dismiss(self, worker: Worker) -> None:
+        """Close a worker that has ended its work."""
+        worker.store.close()
+        worker.loop.end()
+        self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        self.workers = {place: each for place, each in self.workers.items() if each is not worker}
+
+    # What workers tell ------------------------------------------------------------------------------------------------
+
+    def note(self, worker: Worker, *what: object) -> None:
+        """One line of the world's history."""
+        words = " ".join(map(str, what))
+        line = f"{self.timeline.now - self._started:8.3f}  {worker.name:12} {words}"
+        self._history.update(line.encode())
+        if self._trace is not None:
+            self._trace(line)
+
+    def finished(self, worker: Worker, what: str, result: RunResult) -> None:
+        tokens = result.usage.total_tokens
+        self.note(worker, what, result.status, f"{len(result.events)} events, {tokens} tokens")
+        self.evidence.results.append(result)
+
+    def granted(self, worker: Worker, lease: Lease) -> None:
+        if self.disk.powered and not worker.dead:
+            self.evidence.newest_terms[lease.run_id] = lease.term
+        for other in self.workers.values():
+            if other is not worker and other.wakes_when_taken and lease.run_id in other.runs:
+                self.after(other.rng.expovariate(1 / WAKES_WITHIN_S), other.wake)
+
+    def forked(self, parent: str, fork: str, at: int | None) -> None:
+        self.ledger.refresh()
+        bodies = tuple(self.ledger.logs[parent].bodies)
+        seq = len(bodies) if at is None else at
+        self.evidence.forks.append(Forked(fork, parent, seq, bodies))
+
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call back from outside every process."""
+        self._later.append((self.timeline.now + seconds, len(self._later), callback))
+        self._later.sort(key=lambda entry: entry[:2])
+
+    def run_until(self, when: float) -> None:
+        """Let everybody work until then."""
+        while True:
+            due = min([when, *(at for at, _, _ in self._later[:1])])
+            if self.timeline.step(due):
+                self._bury()
+                continue
+            self.timeline.now = max(self.timeline.now, due)
+            if not self._later or self._later[0][0] > when:
+                return
+            self._later.pop(0)[2]()
+
+    def _bury(self) -> None:
+        """Whoever has died in the last step is taken away."""
+        if not self.disk.powered:
+            self._cut_power()
+        for worker in [each for each in self.workers.values() if each.dead]:
+            self._kill(worker)
+
+    def _cut_power(self) -> None:
+        self.faults["power cut"] += 1
+        for worker in list(self.workers.values()):
+            worker.known_dead = True
+            self._kill(worker)
+        self.ledger.close()
+        self._let_go_of_leftovers()
+        self.disk.plan = None
+        self.disk.restore(self.survival)
+        self.ledger.start_anew()
+
+    def _let_go_of_leftovers(self) -> None:
+        """Connections of a store that was just being opened when its process died."""
+        known = {id(each) for worker in self.workers.values() for each in worker.store.connections}
+        for connection in apsw.connections():
+            is_ours = id(connection) in known or connection is self.ledger.connection
+            if connection.filename == self.path and not is_ours:
+                guard.let_go(connection)
+
+    # The two phases ---------------------------------------------------------------------------------------------------
+
+    def play(self, script: Sequence[Action]) -> None:
+        """The safety phase."""
+        for action in script:
+            self.run_until(self._started + action.at_s)
+            self.counts["actions"] += 1
+            try:
+                actions.ALL[action.kind](self, **action.details)
+            except StoreError:  # a store that cannot be opened now
+                self.faults["store not opened"] += 1
+                self._let_go_of_leftovers()
+            self._bury()
+        self.run_until(self._started + SAFETY_S)
+
+    def settle(self) -> None:
+        """The liveness phase."""
+        self.calm = True
+        self._later.clear()
+        self.disk.full = self.disk_is_slow = False
+        self.disk.plan = None
+        for worker in self.workers.values():
+            worker.dies_at = None
+            worker.wake()
+        self._wait_for_everybody("what was under way", STEPS_TO_SETTLE)
+        for worker in list(self.workers.values()):
+            self._dismiss(worker)
+        finisher = self.worker("finisher")
+        self.ledger.refresh()
+        for run_id in list(self.ledger.logs):
+            self._bring_to_end(finisher, run_id)
+            self._resume_finished(finisher, run_id)
+        self._inspect(finisher)
+        self._dismiss(finisher)
+        self.ledger.refresh()
+
+    def _wait_for_everybody(self, what: str, steps_max: int) -> None:
+        last = self.timeline.steps + steps_max
+        while any(worker.busy for worker in self.workers.values()):
+            if self.timeline.steps > last or not self.timeline.step():
+                why = (
+                    "waits for ever"
+                    if self.timeline.deadlocked()
+                    else f"takes over {steps_max} steps"
+                )
+                self.evidence.stuck.append(f"{what} {why}")
+                break
+        for worker in list(self.workers.values()):
+            if worker.busy:
+                self._kill(worker)
+
+    def _bring_to_end(self, finisher: Worker, run_id: str) -> None:
+        for _ in range(RESUMES_TO_END):
+            if self.ledger.logs[run_id].state.is_complete:
+                return
+            task = finisher.begin("resume", run_id, lambda: finisher.agent.aresume(run_id))
+            self._wait_for_everybody(f"the resume of {run_id}", STEPS_TO_END)
+            if finisher.dead:
+                return
+            if isinstance(task.exception(), LeaseHeldError):
+                self.run_until(self.timeline.now + LEASE_S + 2 * SKEW_MAX_S)
+            self.ledger.refresh()
+        if not self.ledger.logs[run_id].state.is_complete:
+            status = self.ledger.logs[run_id].state.status
+            self.evidence.stuck.append(f"{run_id} is {status} after {RESUMES_TO_END} resumes")
+
+    def _resume_finished(self, finisher: Worker, run_id: str) -> None:
+        if finisher.dead or not self.ledger.logs[run_id].state.is_complete:
+            return
+        calls, events = self._calls(), len(self.ledger.logs[run_id].events)
+        finisher.begin("resume", run_id, lambda: finisher.agent.aresume(run_id))
+        self._wait_for_everybody(f"the resume of the finished {run_id}", STEPS_TO_END)
+        self.ledger.refresh()
+        written = len(self.ledger.logs[run_id].events) - events
+        self.evidence.resumed.append(Resumed(run_id, self._calls() - calls, written))
+
+    def _calls(self) -> int:
+        return self.evidence.requests + len(self.evidence.tool_starts)
+
+    def _inspect(self, finisher: Worker) -> None:
+        if finisher.dead:
+            return
+        self.evidence.damage += finisher.store.integrity_check()
+        self.evidence.stored_usage = {row.run_id: row.usage for row in finisher.store.runs()}
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def outcome(self) -> Outcome:
+        """What came of it."""
+        for breach in (breaches := judge(self.evidence, self.ledger)):
+            self._history.update(str(breach).encode())
+        for run_id, log in self.ledger.logs.items():
+            self._history.update("\n".join([run_id, *log.bodies]).encode())
+        self.counts["runs"] = len(self.ledger.logs)
+        self.counts["acknowledged"] = len(self.evidence.acknowledged)
+        self.counts["tool starts"] = len(self.evidence.tool_starts)
+        self.counts["forks"] = len(self.evidence.forks)
+        self.counts["steps"] = self.timeline.steps
+        return Outcome(
+            self.seed,
+            tuple(breaches),
+            dict(sorted(self.counts.items())),
+            dict(sorted((self.faults + self.disk.faults).items())),
+            self._history.hexdigest(),
+        )
+
+    def close(self) -> None:
+        for worker in list(self.workers.values()):
+            self._kill(worker)
+        self.ledger.close()
+
+
+@contextlib.contextmanager
+def living(
+    seed: int,
+    store_options: dict[str, Any] | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> Iterator[World]:
+    """A new world in a directory of its own, with its clock, its disk and its processes installed."""
+    directory = tempfile.mkdtemp(prefix="agentor-fuzz-", dir=_fast_directory())
+    world = World(seed, directory, store_options, trace)
+    vfs = DiskVFS(f"fuzz-{os.path.basename(directory)}", world.disk)
+    logger = logging.getLogger("agentor")
+    try:
+        with (
+            clock.installed(world.clock),
+            mock.patch.object(lease_module, "owner_id", world.owner_id),
+            mock.patch.object(sqlite_leases, "is_gone", world.is_gone),
+            mock.patch.object(logger, "disabled", True),
+            mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
+        ):
+            yield world
+            world.close()
+    finally:
+        vfs.unregister()
+        shutil.rmtree(directory)
+
+
+def play(
+    seed: int,
+    script: Sequence[Action],
+    store_options: dict[str, Any] | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Play a script in the world of a seed and judge it."""
+    with living(seed, store_options, trace) as world:
+        world.play(script)
+        world.settle()
+        return world.outcome()
+
+
+def _fast_directory() -> str | None:
+    """Memory, if the system has some in its file tree: the simulated disk is what must be durable, not the real one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -52,7 +52,9 @@ def refusal_of(error: Exception) -> Refusal | None:
     if not isinstance(status, int):
         return None
     param = body.get("param") if isinstance(body, dict) else None
-    return Refusal(status, param if isinstance(param, str) and param else None, f"{error} {body}")
+    if not isinstance(param, str) or param in ("", "None", "null"):  # as some proxies write it
+        param = None
+    return Refusal(status, param, f"{error} {body}")
 
 
 def wait_before_retry(headers: Mapping[str, str], tried: int) -> float | None:

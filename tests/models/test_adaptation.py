@@ -127,6 +127,12 @@ def test_the_blamed_parameter_of_an_error_decides_over_its_words() -> None:
         assert keys(server)[-1] >= {"stop"}
 
 
+@pytest.mark.parametrize("param", ["None", "null", ""])
+def test_a_blamed_parameter_that_says_nothing_does_not_count(param: str) -> None:
+    with FakeServer(refusing("seed", "seed is unknown", param=param)) as server:
+        assert ask(model_for(server, seed=1)).content == "Hello"
+
+
 def test_several_refusals_in_a_row_are_each_answered() -> None:
     def reply(request: Request) -> Any:
         for field in ("seed", "top_p", "stream_options", "temperature"):

@@ -21,8 +21,8 @@ def datasette(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Datasette in an environment of its own; skipped where the package registry cannot be reached."""
     place = tmp_path_factory.mktemp("datasette")
     subprocess.run([sys.executable, "-m", "venv", place], check=True, timeout=100)
-    pip = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "datasette==0.65.*"]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=400)
+    pip = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--retries", "1"]
+    done = subprocess.run([*pip, "datasette==0.65.*"], capture_output=True, text=True, timeout=400)
     if done.returncode:
         pytest.skip(f"datasette could not be installed: {done.stderr.strip()[-200:]}")
     return place / "bin" / "datasette"

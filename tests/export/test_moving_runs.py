@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from agentor.engine.events import Event
 from agentor.engine.replay import replay
 from agentor.engine.store import FileStore, MemoryStore, SQLiteStore
 from agentor.errors import ConfigError, RunNotFoundError, StoreError
+from agentor.export import jsonl
 from agentor.export.jsonl import export_runs, import_runs, log_files
 from tests.core.logs import JSON, logs, old_log
 
@@ -63,8 +65,15 @@ def test_from_sqlite_to_files_to_sqlite_gives_equal_events(runs: dict[str, list[
 
 
 def test_a_directory_of_exported_runs_is_a_file_store_in_the_same_order(
-    database: SQLiteStore, story: list[Event], tmp_path: Path
+    database: SQLiteStore, story: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write = jsonl._write
+
+    def write_on_a_coarse_file_system(path: Path, log: Sequence[Event], replace: bool) -> None:
+        write(path, log, replace)
+        os.utime(path, (1_780_000_000, 1_780_000_000))
+
+    monkeypatch.setattr(jsonl, "_write", write_on_a_coarse_file_system)
     names = ["zebra", "ant", "mouse", "bee"]
     for name in names:
         add(database, name, story)

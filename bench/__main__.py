@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from bench import peers, report
-from bench.machine import machine
+from bench.machine import fsyncs_per_s, machine
 from bench.measures import MEASURES, Measure
 from bench.rows import Row
 from bench.sizes import FULL, QUICK, Sizes
@@ -45,7 +45,8 @@ def main(
         console.print(f"[red]{package} could not be installed: {why}", highlight=False)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=_scratch()) as folder:
         told = machine(Path(folder))
-        rows = measure_all(Path(folder), wanted, sizes, console)
+        rows = measure_all(Path(folder), wanted, sizes)
+        told["fsyncs_per_s_after"] = round(fsyncs_per_s(Path(folder)))
     report.show(console, told, rows, sizes.name)
     if out is None and not quick and not only:
         out = ROOT / "docs"
@@ -54,7 +55,7 @@ def main(
             console.print(f"wrote {path}", highlight=False)
 
 
-def measure_all(folder: Path, wanted: list[Measure], sizes: Sizes, console: Console) -> list[Row]:
+def measure_all(folder: Path, wanted: list[Measure], sizes: Sizes) -> list[Row]:
     """Run the trials of each measure, then make the rows; progress goes to stderr."""
     progress = Console(stderr=True)
     with progress.status("") as status:

@@ -25,7 +25,7 @@ def machine(folder: Path) -> dict[str, Any]:
         "python": platform.python_version(),
         "sqlite_apsw": apsw.sqlite_lib_version(),
         "sqlite_stdlib": sqlite3.sqlite_version,
-        "fsyncs_per_s": round(_fsyncs_per_s(folder)),
+        "fsyncs_per_s": round(fsyncs_per_s(folder)),
         "load_average": round(os.getloadavg()[0], 2),
         "date": time.strftime("%Y-%m-%d"),
         "peers": versions(str(VENV / "bin" / "python"), packages),
@@ -36,7 +36,8 @@ def told(machine: dict[str, Any]) -> str:
     """The machine in a line."""
     return (
         f"{machine['cpu']}, {machine['cores']} cores; {machine['kernel']}; {machine['file_system']}, "
-        f"{machine['fsyncs_per_s']} fsyncs a second; Python {machine['python']}; SQLite "
+        f"{machine['fsyncs_per_s']:,} fsyncs a second before and "
+        f"{machine.get('fsyncs_per_s_after', 0):,} after; Python {machine['python']}; SQLite "
         f"{machine['sqlite_apsw']} (apsw), {machine['sqlite_stdlib']} (sqlite3); "
         f"load average {machine['load_average']} at the start"
     )
@@ -61,7 +62,7 @@ def _file_system(folder: Path) -> str:
     return max(under, key=lambda mount: len(mount[1]))[2] if under else "unknown file system"
 
 
-def _fsyncs_per_s(folder: Path, seconds: float = 0.5) -> float:
+def fsyncs_per_s(folder: Path, seconds: float = 0.5) -> float:
     """How often a small append reaches the disk, one after the other."""
     path = folder / "fsync"
     count, begin = 0, time.perf_counter()

@@ -117,23 +117,40 @@ def _slow(turns: int) -> tuple[Trial, Trial]:
     return ours, trial("bare_apsw", "run", ours, turns=turns, sync_ms=SLOW_SYNC_MS)
 
 
+def _slow_many(sizes: Sizes) -> tuple[Trial, Trial]:
+    ours, theirs = _many(sizes, sync_ms=SLOW_SYNC_MS)
+    return ours, theirs
+
+
+def _slow_peer(turns: int) -> Trial:
+    return trial("agentor_0_1", "run", turns=turns, sync_ms=SLOW_SYNC_MS)
+
+
 def _race_slow(lab: Lab, sizes: Sizes) -> None:
-    lab.race(_slow(sizes.runs[0]), sizes.times)
+    lab.race([*_slow(sizes.runs[0]), _slow_peer(sizes.runs[0])], sizes.times_slow)
+    lab.race(_slow_many(sizes), 1)
 
 
 def _slow_rows(lab: Lab, sizes: Sizes) -> Iterator[Row]:
-    row = ("slow-commit", f"one run, {sizes.runs[0]:,} turns, a commit costs {SLOW_SYNC_MS} ms")
-    yield _within(lab, row, _slow(sizes.runs[0]), at_most(1.3, "x"))
+    turns = sizes.runs[0]
+    row = ("slow-commit", f"one run, {turns:,} turns, over the floor")
+    yield _within(lab, row, _slow(turns), at_most(1.3, "x"))
+    row = ("slow-commit", f"one run, {turns:,} turns")
+    yield _versus(lab, row, "seconds", "s", (_slow(turns)[0], _slow_peer(turns)), None)
+    runs, turns = sizes.many
+    row = ("slow-commit", f"{runs} concurrent runs x {turns} turns")
+    pair = _slow_many(sizes)
+    yield _versus(lab, row, "events_per_s", "events/s", pair, None, higher_is_better=True)
 
 
 # Many runs at once -------------------------------------------------------------------------------------------------
 
 
-def _many(sizes: Sizes) -> tuple[Trial, Trial]:
+def _many(sizes: Sizes, **more: Any) -> tuple[Trial, Trial]:
     runs, turns = sizes.many
     return (
-        trial("ours", "concurrent", runs=runs, turns=turns),
-        trial("agentor_0_1", "concurrent", runs=runs, turns=turns),
+        trial("ours", "concurrent", runs=runs, turns=turns, **more),
+        trial("agentor_0_1", "concurrent", runs=runs, turns=turns, **more),
     )
 
 
@@ -353,7 +370,7 @@ def _stores_rows(lab: Lab, sizes: Sizes) -> Iterator[Row]:
 
 MEASURES: Final = (
     Measure("run", "One durable run", _race_runs, _run_rows),
-    Measure("slow-commit", "On a slow disk", _race_slow, _slow_rows),
+    Measure("slow-commit", f"Where a sync costs {SLOW_SYNC_MS} ms more", _race_slow, _slow_rows),
     Measure("concurrent", "Many runs at once", _race_many, _many_rows),
     Measure("bytes", "Bytes on disk", _race_bytes, _bytes_rows),
     Measure("load", "Loading a run", _race_loads, _load_rows),

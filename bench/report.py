@@ -14,6 +14,7 @@ from rich.text import Text
 
 from bench.machine import told as told_machine
 from bench.measures import MEASURES
+from bench.page import filled
 from bench.peers import VENV
 from bench.rows import Row, told
 
@@ -81,7 +82,8 @@ def save(
     problems: Mapping[str, str],
     sizes: str,
 ) -> list[Path]:
-    """Write bench.json, and bench.svg if there is something to draw with; the files written."""
+    """Write bench.json, the figures of performance.md if it is there, and bench.svg if there is something to draw
+    with; the files written."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {
         "sizes": sizes,
@@ -91,6 +93,10 @@ def save(
     }
     written = [folder / "bench.json"]
     written[0].write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    page = folder / "performance.md"
+    if page.exists():
+        page.write_text(filled(page.read_text(), machine, rows))
+        written.append(page)
     picture = folder / "bench.svg"
     drawing = Path(__file__).with_name("picture.py")
     command = [str(VENV / "bin" / "python"), "-P", str(drawing), str(written[0]), str(picture)]

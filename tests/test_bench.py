@@ -9,7 +9,8 @@ import pytest
 
 from bench import report
 from bench.machine import machine, told
-from bench.measures import MEASURES, Measure
+from bench.measures import MEASURES, SLOW_SYNC_MS, Measure
+from bench.page import BEGIN, END, filled
 from bench.peers import NAMES, PEERS
 from bench.rows import Row, at_least, at_most
 from bench.sizes import TINY
@@ -34,7 +35,11 @@ def _no_peer_is_here(lab: Lab) -> None:
             run = trial(peer, "run", turns=turns)
             lab.failures[run] = "not installed"
     runs, turns = TINY.many
-    lab.failures[trial("agentor_0_1", "concurrent", runs=runs, turns=turns)] = "not installed"
+    slow = {"sync_ms": SLOW_SYNC_MS}
+    for more in ({}, slow):
+        many = trial("agentor_0_1", "concurrent", runs=runs, turns=turns, **more)
+        lab.failures[many] = "not installed"
+    lab.failures[trial("agentor_0_1", "run", turns=TINY.runs[0], **slow)] = "not installed"
 
 
 def test_a_trial_runs_in_a_process_of_its_own_and_leaves_its_files_to_those_that_read_them(
@@ -113,3 +118,18 @@ def test_the_report_holds_the_machine_the_rows_and_what_could_not_be_installed(
     assert found["rows"][0]["verdict"] == "reached"
     assert found["problems"] == {"dbos": "no such package"}
     assert str(here["cores"]) in told(found["machine"])
+
+
+def test_the_page_of_the_documents_shows_the_rows_between_its_marks(tmp_path: Path) -> None:
+    row = Row("run", "one run", 1.5, "s", "DBOS on SQLite", 15.0, 10.0, at_least(8, "x"))
+    page = f"# Performance\n\n{BEGIN}\nold figures\n{END}\n\nThe end.\n"
+    shown = filled(page, machine(tmp_path), [row])
+    assert (
+        "| one run | 1.50 s | DBOS on SQLite | 15.00 s | 10.00 x | at least 8.00 x | reached |"
+        in shown
+    )
+    assert "old figures" not in shown
+    assert shown.endswith(f"{END}\n\nThe end.\n")
+    assert filled(shown, machine(tmp_path), [row]).count("### One durable run") == 1
+    with pytest.raises(ValueError, match="marks"):
+        filled("# Nothing", machine(tmp_path), [row])

@@ -14,6 +14,7 @@ from agentor.engine.events import Usage
 from agentor.engine.models import ModelResponse, ToolCall
 from agentor.engine.store import FileStore, fork_run, replay_messages
 from bench import script
+from bench.slow_fsync import slow_fsync
 
 
 class Model:
@@ -67,7 +68,8 @@ def _check(result: Any) -> None:
         raise RuntimeError(f"the run went wrong: {result!r}")
 
 
-def run(folder: Path, log: Path | None, *, turns: int) -> dict[str, Any]:
+def run(folder: Path, log: Path | None, *, turns: int, sync_ms: float = 0) -> dict[str, Any]:
+    slow_fsync(sync_ms)
     store = FileStore(folder / "runs")
     agent = _agent(store, turns)
     begin = time.perf_counter()
@@ -77,7 +79,10 @@ def run(folder: Path, log: Path | None, *, turns: int) -> dict[str, Any]:
     return script.figures(seconds=seconds, bytes=script.size_of(folder), events=len(result.events))
 
 
-def concurrent(folder: Path, log: Path | None, *, runs: int, turns: int) -> dict[str, Any]:
+def concurrent(
+    folder: Path, log: Path | None, *, runs: int, turns: int, sync_ms: float = 0
+) -> dict[str, Any]:
+    slow_fsync(sync_ms)
     store = FileStore(folder / "runs")
     agent = _agent(store, turns, counts=False)
 

@@ -121,9 +121,12 @@ def _check(result: Any, turns: int) -> None:
         raise RuntimeError(f"the run went wrong: {result!r}, {result.unsaved} unsaved")
 
 
-def concurrent(folder: Path, log: Path | None, *, runs: int, turns: int) -> dict[str, Any]:
+def concurrent(
+    folder: Path, log: Path | None, *, runs: int, turns: int, sync_ms: float = 0
+) -> dict[str, Any]:
     """Many runs at once on one store."""
-    store = SQLiteStore(folder / "runs.db")
+    disk, vfs = slow_vfs(sync_ms)
+    store = SQLiteStore(folder / "runs.db", vfs=vfs)
     agent = _agent(store, turns, counts=False)
 
     async def all_of_them() -> list[Any]:
@@ -138,6 +141,7 @@ def concurrent(folder: Path, log: Path | None, *, runs: int, turns: int) -> dict
         _check(result, turns)
     events = store.counts()["events"]
     store.close()
+    del disk
     return script.figures(
         seconds=seconds,
         events=events,

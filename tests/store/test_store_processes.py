@@ -112,6 +112,7 @@ def test_a_forked_child_is_told_to_open_a_store_of_its_own_and_both_can_go_on(
 store = SQLiteStore(sys.argv[1])
 store.append("run", Event("run_start", seq=1))
 store.load("run")
+to_parent, to_child = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:
     for use in (lambda: store.load("run"), lambda: store.append("run", Event("x"))):
@@ -124,23 +125,17 @@ if child == 0:
     store.close()
     own = SQLiteStore(sys.argv[1])
     own.append("run", Event("message", text="child", seq=2))
-    os.write(1, b"ready\\n")
-    sys.stdin.readline()  # by now the parent has closed its store
+    os.write(to_parent[1], b"!")
+    os.read(to_child[0], 1)  # by now the parent has closed its store
     own.append("run", Event("message", text="child, alone", seq=3))
-    own.close()
-    os._exit(0)
-line = sys.stdin.readline()
+    os._exit(0)  # without closing: what was acknowledged must not depend on it
+os.read(to_parent[0], 1)
 store.close()
-say("closed")
+os.write(to_child[1], b"!")
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     path = tmp_path / "runs.db"
-    child = Child(code, path)
-    child.wait_until_ready()
-    child.go()
-    assert child.line() == "closed"
-    child.go()
-    child.end()
+    Child(code, path).end()
     with SQLiteStore(path) as store:
         assert [event.text for event in store.load("run")] == [None, "child", "child, alone"]
         assert store.integrity_check() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,8 @@ def _no_peer_is_here(lab: Lab) -> None:
             run = trial(peer, "run", turns=turns)
             lab.failures[run] = "not installed"
     runs, turns = TINY.many
-    slow = {"sync_ms": SLOW_SYNC_MS}
+    slow: dict[str, Any] = {"sync_ms": SLOW_SYNC_MS}
+    more: dict[str, Any]
     for more in ({}, slow):
         many = trial("agentor_0_1", "concurrent", runs=runs, turns=turns, **more)
         lab.failures[many] = "not installed"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -15,19 +14,22 @@ from pathlib import Path
 from typing import Any, Final
 
 from agentor import blocking
+from agentor.definition import describe, digest_of
 from agentor.engine import events as ev
 from agentor.engine import strict_json
+from agentor.engine.asking import name_of
 from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.models import ModelSettings, as_model
 from agentor.engine.outbox import Audience, Nobody
 from agentor.engine.recorder import Durability
 from agentor.engine.responses import Model
-from agentor.engine.runner import HalfFinished, Plan
+from agentor.engine.runner import AgentSpec, HalfFinished
 from agentor.engine.store.protocol import Closes, Store, new_run_id
 from agentor.engine.tools import check_tools
 from agentor.errors import ConfigError
-from agentor.launch import Launch, check_count, with_turns
+from agentor.launch import Launch, OnChange, check_count, with_turns
 from agentor.output import OutputType
+from agentor.plan import Plan
 from agentor.streaming import StreamItem, item_of, live
 from agentor.tracing import Tracer, choose_tracer, traced
 
@@ -60,6 +62,8 @@ class Agentor:
         half_finished: What a resume does with a half-finished batch of tools, whatever they declare: "rewind" gives it
             up and asks the model again, "settle" goes on with it. Default: settle if a started call's tool declares an
             effect, else rewind.
+        on_change: What a resume does when the agent is not the one the run began with: "warn" says so in the log of the
+            program, "refuse" raises `ConfigError` with what has changed, "adopt" goes on.
 
     Raises `ConfigError`, a ValueError, when the parts cannot work together.
     """
@@ -86,7 +90,10 @@ class Agentor:
         durability: Durability = "best_effort",
         tool_timeout_s: float | None = None,
         half_finished: HalfFinished | None = None,
+        on_change: OnChange = "warn",
     ) -> None:
+        if on_change not in ("warn", "refuse", "adopt"):
+            raise ConfigError(f"on_change is 'warn', 'refuse' or 'adopt', not {on_change!r}")
         if half_finished not in (None, "rewind", "settle"):
             raise ConfigError(f"half_finished is 'rewind' or 'settle', not {half_finished!r}")
         if durability not in ("best_effort", "strict"):
@@ -96,6 +103,7 @@ class Agentor:
         self.tools = check_tools(tools or [])
         self.store = open_store(store)
         self.context = context
+        self._on_change: OnChange = on_change
         self._endpoint = {"api_key": api_key, "base_url": base_url, "settings": model_settings}
         self.model = as_model(model, **self._endpoint)  # type: ignore[arg-type]
         self._fallbacks: dict[str, Model] = {}
@@ -103,7 +111,15 @@ class Agentor:
         self._tracer = tracer
         self._traces = bool(enable_tracing and choose_tracer(True, tracer, enabled=True))
         self._trace_labels = (trace_group_id, trace_metadata)
-        self._plan = Plan(
+        settings = vars(model_settings) if model_settings is not None else {}
+        defined = describe(
+            instructions,
+            name_of(self.model),
+            self.tools,
+            self._output.schema if self._output else None,
+            {key: settings[key] for key in settings if not key.startswith("extra_")},
+        )
+        self._spec = AgentSpec(
             agent=name,
             models=[self.model],
             tools=self.tools,
@@ -114,7 +130,8 @@ class Agentor:
             durability=durability,
             tool_timeout_s=tool_timeout_s,
             half_finished=half_finished,
-            definition=self._definition(),
+            definition=digest_of(defined),
+            defined=defined,
         )
 
     # Runs ---------------------------------------------------------------------------------------------------------
@@ -265,6 +282,15 @@ class Agentor:
         """`aapprove` from synchronous code."""
         blocking.wait_for(lambda: self.aapprove(run_id, call_id, args, by))
 
+    async def aplan(self, run_id: str) -> Plan:
+        """What `resume` would do now: calls to run, calls in doubt, whether the model is asked and paid again, and what
+        has changed in the agent since. Writes nothing."""
+        return await self._launch(Nobody(), None, None, False).plan(run_id)
+
+    def plan(self, run_id: str) -> Plan:
+        """`aplan` from synchronous code."""
+        return blocking.wait_for(lambda: self.aplan(run_id))
+
     async def areject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
         """Refuse a call that waits. The model is told the reason when the run is resumed."""
         decision = Event(ev.APPROVAL, status="rejected", by=by, reason=reason)
@@ -346,14 +372,15 @@ class Agentor:
         tracing: Any,
     ) -> Launch:
         tracer = choose_tracer(tracing, self._tracer, self._traces)
-        plan = with_turns(self._plan, max_turns)
+        spec = with_turns(self._spec, max_turns)
         models = [self.model, *(self._fallback(model) for model in fallback_models or ())]
         return Launch(
-            plan=Plan(**{**plan.__dict__, "models": models}),
+            spec=AgentSpec(**{**spec.__dict__, "models": models}),
             store=self.store,
             instructions=self.instructions,
             output=self._output,
             audience=traced(audience, tracer, self.name, *self._trace_labels),
+            on_change=self._on_change,
         )
 
     async def _batch(
@@ -380,16 +407,6 @@ class Agentor:
         if model not in self._fallbacks:
             self._fallbacks[model] = as_model(model, **self._endpoint)  # type: ignore[arg-type]
         return self._fallbacks[model]
-
-    def _definition(self) -> str:
-        """A digest of what the model is told about this agent: it changes when the agent does."""
-        parts = {
-            "instructions": self.instructions,
-            "tools": [tool.to_openai() for tool in self.tools.values()],
-            "output": self._output.schema if self._output else None,
-        }
-        text = strict_json.canonical(strict_json.clean(parts))
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:

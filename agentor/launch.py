@@ -7,21 +7,24 @@ the loop. What differs is only how they come by the two.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
+from agentor.consent import find_pending, pending_of
+from agentor.definition import changes, definition_in
 from agentor.engine import clock
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
 from agentor.engine.calling import digest_of
 from agentor.engine.decide import resumption, snap
-from agentor.engine.events import Event, Message, PendingCall, RunResult
+from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.replay import Batch, RunState, evolve, with_messages
-from agentor.engine.runner import Plan, Runner
+from agentor.engine.runner import AgentSpec, Runner
 from agentor.engine.store import fork_run
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import (
@@ -35,7 +38,12 @@ from agentor.errors import (
     StoreError,
 )
 from agentor.output import OutputType
+from agentor.plan import Plan, plan_of
 from agentor.tracing import Traced
+
+logger = logging.getLogger("agentor")
+
+OnChange: TypeAlias = Literal["warn", "refuse", "adopt"]
 
 SHORTEST_WAIT_S: Final = 0.05  # between two looks at a run that somebody else has
 LONGEST_WAIT_S: Final = 1.0
@@ -45,11 +53,12 @@ LONGEST_WAIT_S: Final = 1.0
 class Launch:
     """What every way into a run needs. `audience` is told of each event once it is recorded."""
 
-    plan: Plan
+    spec: AgentSpec
     store: Store | None
     instructions: str | None
     output: OutputType | None
     audience: Audience
+    on_change: OnChange = "warn"
 
     async def run(self, messages: Sequence[Message], run_id: str | None = None) -> RunResult:
         """A new run. `RunExistsError` if the id that was asked for is taken."""
@@ -89,6 +98,7 @@ class Launch:
         await keeper.acquire()
         try:
             state, events = await self._load(keeper.run_id)
+            self._check_change(keeper.run_id, state, events)
             opening = self._reopening(state, messages)
         except BaseException:
             await keeper.release()
@@ -118,19 +128,44 @@ class Launch:
         await keeper.acquire()
         try:
             state, _ = await self._load(run_id)
-            pending = {call.call_id: call for call in pending_of(state)}
-            if call_id not in pending:
-                raise ConfigError(_not_waiting(state, run_id, call_id, list(pending)))
+            call = find_pending(state, run_id, call_id)
             recorded = decision.with_(
                 call_id=call_id,
-                name=pending[call_id].name,
-                args_digest=digest_of(pending[call_id].args),
+                name=call.name,
+                args_digest=digest_of(call.args),
                 started_at=clock.now(),
                 seq=state.seq + 1,
             )
             await Recorder(self.store, run_id, "strict", lambda: keeper.lease).save([recorded])
         finally:
             await keeper.release()
+
+    async def plan(self, run_id: str) -> Plan:
+        """What `resume` would do now. Writes nothing and asks nobody."""
+        state, events = await self._load(check_run_id(run_id))
+        settles = self._settles(state.batch)
+        reopen = resumption(state, self.spec.max_turns, settles)
+        return plan_of(
+            run_id, state, reopen, settles, self.spec.tools, self._changes(state, events)
+        )
+
+    # What has changed ---------------------------------------------------------------------------------------------
+
+    def _changes(self, state: RunState, events: Sequence[Event]) -> list[str]:
+        digest, before = definition_in(events)
+        if digest is None or digest == self.spec.definition:
+            return []
+        if before is None or self.spec.defined is None:
+            return ["the agent is not the one it was; the log does not say how"]
+        return changes(before, self.spec.defined)
+
+    def _check_change(self, run_id: str, state: RunState, events: Sequence[Event]) -> None:
+        if self.on_change == "adopt" or not (changed := self._changes(state, events)):
+            return
+        told = f"run {run_id!r} goes on with an agent that has changed:\n" + "\n".join(changed)
+        if self.on_change == "refuse":
+            raise ConfigError(f"{told}\nResume it with on_change='adopt' if that is meant.")
+        logger.warning("%s", told)
 
     # Opening a segment --------------------------------------------------------------------------------------------
 
@@ -142,7 +177,9 @@ class Launch:
     def _reopening(self, state: RunState, messages: Sequence[Message] = ()) -> list[Event]:
         """The run_start that goes on from a state; none if only the end of the run is missing."""
         settles = self._settles(state.batch)
-        reopen = resumption(state, self.plan.max_turns, settles)
+        if state.batch is not None and settles:
+            self._check_tools(state.batch)
+        reopen = resumption(state, self.spec.max_turns, settles)
         if reopen is None and not messages:
             return []
         kept, added = len(state.transcript), list(messages)
@@ -150,7 +187,7 @@ class Launch:
             if not settles:
                 kept, added = 0, [*state.messages, *messages]
             added = self._with_instructions(added)
-        start = self._run_start(added).with_(kept=kept or None)
+        start = self._run_start(added, state).with_(kept=kept or None)
         if reopen is not None and reopen.rewound:
             start = start.with_(rewound=list(reopen.rewound))
         if state.batch is not None and settles:
@@ -158,31 +195,34 @@ class Launch:
         return [start]
 
     def _settles(self, batch: Batch | None) -> bool:
-        """Whether a half-finished batch is gone on with. `ConfigError` if a tool that it needs is gone."""
+        """Whether a half-finished batch is gone on with."""
         if batch is None:
             return False
-        declared = {name: tool.effect for name, tool in self.plan.tools.items()}
-        if self.plan.half_finished == "rewind" and not batch.approving:
-            return False
-        if self.plan.half_finished is None and not batch.settles(declared):
-            return False
+        declared = {name: tool.effect for name, tool in self.spec.tools.items()}
+        if self.spec.half_finished == "rewind":
+            return batch.approving  # consent is never given up
+        return self.spec.half_finished == "settle" or batch.settles(declared)
+
+    def _check_tools(self, batch: Batch) -> None:
+        """`ConfigError` if a tool that an open batch needs is gone."""
         for call in batch.missing:
-            if call.name not in self.plan.tools:
+            if call.name not in self.spec.tools:
                 raise ConfigError(
                     f"the open call {call.call_id!r} needs the tool {call.name!r}, which this agent does not "
                     "have: add it, or give the batch up with half_finished='rewind'"
                 )
-        return True
 
-    def _run_start(self, messages: list[Message]) -> Event:
-        plan = self.plan
+    def _run_start(self, messages: list[Message], state: RunState | None = None) -> Event:
+        spec = self.spec
+        is_known = state is not None and spec.definition in state.definitions
         return Event(
             ev.RUN_START,
-            agent=plan.agent,
-            model=name_of(plan.models[0]),
+            agent=spec.agent,
+            model=name_of(spec.models[0]),
             messages=messages,
-            limits={"max_turns": plan.max_turns, "max_tool_failures": plan.max_tool_failures},
-            definition=plan.definition,
+            limits={"max_turns": spec.max_turns, "max_tool_failures": spec.max_tool_failures},
+            definition=spec.definition,
+            defined=None if is_known else spec.defined,
             started_at=clock.now(),
         )
 
@@ -200,7 +240,7 @@ class Launch:
         try:
             await keeper.acquire()
         except StoreError:
-            if self.plan.durability == "strict":
+            if self.spec.durability == "strict":
                 raise
 
     async def _load(self, run_id: str) -> tuple[RunState, list[Event]]:
@@ -224,7 +264,7 @@ class Launch:
         self, keeper: Keeper, state: RunState | None = None, events: Sequence[Event] = ()
     ) -> Runner:
         return Runner(
-            self.plan,
+            self.spec,
             keeper.run_id,
             self.store,
             self.audience,
@@ -250,8 +290,8 @@ class Launch:
 
     def _where(self, runner: Runner) -> str:
         if self.store is None:
-            return f"In run {runner.run_id} of agent {self.plan.agent!r}, which has no store."
-        return f"In run {runner.run_id!r} of agent {self.plan.agent!r}: resume({runner.run_id!r}) goes on."
+            return f"In run {runner.run_id} of agent {self.spec.agent!r}, which has no store."
+        return f"In run {runner.run_id!r} of agent {self.spec.agent!r}: resume({runner.run_id!r}) goes on."
 
     def _result(self, runner: Runner) -> RunResult:
         state = runner.state
@@ -295,29 +335,6 @@ async def drive(runner: Runner, keeper: Keeper, opening: Sequence[Event]) -> Non
     work.result()
 
 
-def pending_of(state: RunState) -> list[PendingCall]:
-    """The calls that wait for a person."""
-    batch = state.batch
-    if batch is None:
-        return []
-    return [
-        PendingCall(c.call_id, c.name, dict(c.args), batch.approvals[c.position].reason)
-        for c in batch.waiting
-    ]
-
-
-def _not_waiting(state: RunState, run_id: str, call_id: str, pending: list[str]) -> str:
-    others = f"; calls that wait: {', '.join(pending)}" if pending else "; none of its calls waits"
-    approvals = state.batch.approvals if state.batch else {}
-    calls = state.batch.calls if state.batch else ()
-    for call in calls:
-        approval = approvals.get(call.position)
-        if call.call_id == call_id and approval:
-            by = f" by {approval.by}" if approval.by else ""
-            return f"call {call_id!r} of run {run_id!r} was {approval.status}{by} already{others}"
-    return f"call {call_id!r} of run {run_id!r} does not wait for a decision{others}"
-
-
 def _snapped(run_id: str, events: Sequence[Event], at: int) -> int:
     """The last seq <= at where a branch may begin. `ConfigError` if there is none."""
     if isinstance(at, bool) or not isinstance(at, int) or not 1 <= at <= len(events):
@@ -341,11 +358,11 @@ def _is_system(message: Message) -> bool:
     return message.get("role") in ("system", "developer")
 
 
-def with_turns(plan: Plan, max_turns: int | None) -> Plan:
-    """The plan with another turn budget, if one is given."""
+def with_turns(spec: AgentSpec, max_turns: int | None) -> AgentSpec:
+    """The spec with another turn budget, if one is given."""
     if max_turns is None:
-        return plan
-    return replace(plan, max_turns=check_count("max_turns", max_turns))
+        return spec
+    return replace(spec, max_turns=check_count("max_turns", max_turns))
 
 
 def check_count(name: str, value: object) -> int:

@@ -136,9 +136,8 @@ class Event:
     reason: str | None = None  # approval: why it is asked for, or was refused
     args_digest: str | None = None  # approval: of the arguments it was given for
     limits: dict[str, Any] | None = None  # run_start: max_turns, max_tool_failures
-    definition: str | None = (
-        None  # run_start: digest of the agent's instructions, tools and settings
-    )
+    definition: str | None = None  # run_start: digest of what the run depends on of its agent
+    defined: dict[str, Any] | None = None  # run_start: that, the first time the log meets it
     digest: str | None = None  # generation: of the messages it was sent
     finish_reason: str | None = None
     provider_fields: dict[str, Any] | None = None  # message fields only the provider understands
@@ -223,6 +222,7 @@ _CHECKS: Final[dict[str, Any]] = dict.fromkeys(_FIELDS, str) | {
     "rewound": list,
     "settling": list,
     "limits": dict,
+    "defined": dict,
     "provider_fields": dict,
 }
 

@@ -143,7 +143,8 @@ class RunState:
     started_at: float | None = None
     ended_at: float | None = None
     forked_from: str | None = None
-    definition: str | None = None
+    definition: str | None = None  # digest of the one the last segment ran with
+    definitions: frozenset[str] = frozenset()  # digests of those the log holds
     has_start: bool = False
     unknown: int = 0  # events of a type from the future, kept and skipped
 
@@ -292,6 +293,9 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         started_at=event.started_at if state.started_at is None else state.started_at,
         ended_at=None,
         definition=event.definition,
+        definitions=state.definitions | {event.definition}
+        if event.defined is not None and event.definition is not None
+        else state.definitions,
         has_start=True,
     )
 

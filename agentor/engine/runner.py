@@ -37,7 +37,7 @@ HalfFinished: TypeAlias = Literal["rewind", "settle"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class AgentSpec:
     """What the loop needs to know of an agent for one run."""
 
     agent: str
@@ -50,7 +50,8 @@ class Plan:
     durability: Durability = "best_effort"
     tool_timeout_s: float | None = None
     half_finished: HalfFinished | None = None
-    definition: str | None = None
+    definition: str | None = None  # a digest of the next
+    defined: dict[str, Any] | None = None  # what a run depends on of the agent
 
 
 class Runner:
@@ -58,7 +59,7 @@ class Runner:
 
     def __init__(
         self,
-        plan: Plan,
+        spec: AgentSpec,
         run_id: str,
         store: Store | None,
         audience: Audience,
@@ -70,13 +71,13 @@ class Runner:
         self.run_id = run_id
         self.state = state or RunState()
         self.events = list(events)
-        self._plan = plan
+        self._spec = spec
         self._audience = audience
         self._keeper = keeper or Keeper(None, run_id)
-        self._recorder = Recorder(store, run_id, plan.durability, lambda: self._keeper.lease)
-        self._asking = Asking(plan.models, plan.output, audience)
+        self._recorder = Recorder(store, run_id, spec.durability, lambda: self._keeper.lease)
+        self._asking = Asking(spec.models, spec.output, audience)
         self._calling = Calling(
-            plan.tools, run_id, plan.context, plan.max_tool_failures, plan.tool_timeout_s
+            spec.tools, run_id, spec.context, spec.max_tool_failures, spec.tool_timeout_s
         )
         self._started_at = clock.now()
 
@@ -100,7 +101,7 @@ class Runner:
 
     async def _run(self) -> None:
         while True:
-            match decide(self.state, self._plan.max_turns):
+            match decide(self.state, self._spec.max_turns):
                 case AskModel():
                     await self._ask()
                 case CallTools(batch, calls):
@@ -125,10 +126,10 @@ class Runner:
 
     def _add_consequences(self, staged: Staged) -> None:
         """What follows from a generation without anything being performed: it shares the generation's commit."""
-        decision = decide(staged.state, self._plan.max_turns)
+        decision = decide(staged.state, self._spec.max_turns)
         if isinstance(decision, CallTools):
             self._calling.add_claims(staged, decision.batch, decision.calls)
-            decision = decide(staged.state, self._plan.max_turns)
+            decision = decide(staged.state, self._spec.max_turns)
         if isinstance(decision, Finish):
             for event in self._closing(staged.state, decision):
                 staged.add(event)

@@ -1,0 +1,111 @@
+"""What a resume would do, before doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agentor.engine.decide import AskModel, Finish, Reopen, decide
+from agentor.engine.replay import Batch, RunState
+from agentor.engine.tools import Tool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A resume, told in advance. Calls are named by their ids.
+
+    `settled` have results that are kept; `in_doubt` were started and must not be started again blindly: their tool's
+    `reconcile` is asked, else the model is told, or a person; `to_run` will be started, some of them again; `rewound` are
+    given up, so that the model decides again; `waiting` need a person first. `ask_model`: the model will be asked, and
+    paid. `problems` would stop the resume before anything runs.
+    """
+
+    run_id: str
+    status: str | None  # None while no end is recorded
+    settled: tuple[str, ...] = ()
+    in_doubt: tuple[str, ...] = ()
+    to_run: tuple[str, ...] = ()
+    rewound: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    ask_model: bool = False
+    writes_end: bool = False  # only the end of the run is missing
+    changes: tuple[str, ...] = ()  # in the agent since, a line each
+    problems: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    def __str__(self) -> str:
+        lines = [f"run {self.run_id} ({self.status or 'unfinished'})"]
+        for calls, meaning in (
+            (self.settled, "keep the result of"),
+            (self.rewound, "give up, and let the model decide again:"),
+            (self.in_doubt, "find out what became of, or tell that nobody knows:"),
+            (self.to_run, "run"),
+            (self.waiting, "wait for a person to decide on"),
+        ):
+            if calls:
+                lines.append(f"  {meaning} {', '.join(calls)}")
+        if self.ask_model:
+            lines.append("  ask the model")
+        if self.writes_end:
+            lines.append("  write the end; ask nobody")
+        if len(lines) == 1:
+            lines.append("  nothing")
+        lines += [f"  problem: {problem}" for problem in self.problems]
+        if self.changes:
+            lines += ["  the agent has changed:", *(f"    {line}" for line in self.changes)]
+        return "\n".join(lines)
+
+
+def plan_of(
+    run_id: str,
+    state: RunState,
+    reopen: Reopen | None,
+    settles: bool,
+    tools: Mapping[str, Tool],
+    changes: Sequence[str],
+) -> Plan:
+    """The plan of a resume that would open a segment as `reopen` says."""
+    plan = Plan(run_id, state.status, changes=tuple(changes))
+    if state.batch is not None and settles:
+        return _settling(plan, state.batch, tools)
+    if reopen is None:
+        pending = isinstance(decide(state, 1), Finish) and state.status is None
+        return _with(plan, writes_end=pending)
+    return _with(plan, rewound=reopen.rewound, ask_model=_asks(state))
+
+
+def _asks(state: RunState) -> bool:
+    return state.transcript.last_answer is None or isinstance(decide(state, 1), AskModel)
+
+
+def _settling(plan: Plan, batch: Batch, tools: Mapping[str, Tool]) -> Plan:
+    in_doubt: list[str] = []
+    to_run: list[str] = []
+    for call in batch.missing:
+        tool = tools.get(call.name)
+        approval = batch.approval_of(call)
+        if approval in ("asked", "rejected") or tool is None:
+            continue
+        doubtful = call in batch.in_doubt and approval != "approved" and tool.effect == "once"
+        (in_doubt if doubtful else to_run).append(call.call_id)
+    waiting = tuple(call.call_id for call in batch.waiting)
+    return _with(
+        plan,
+        settled=tuple(c.call_id for c in batch.calls if c.position in batch.answers),
+        in_doubt=tuple(in_doubt),
+        to_run=tuple(to_run),
+        waiting=waiting,
+        ask_model=not waiting,
+        problems=tuple(
+            f"call {c.call_id} needs the tool {c.name!r}, which this agent does not have"
+            for c in batch.missing
+            if c.name not in tools
+        ),
+    )
+
+
+def _with(plan: Plan, **changes: Any) -> Plan:
+    return Plan(**{**plan.__dict__, **changes})

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fuzz import campaign
+from fuzz import campaign, disk_cases
 from fuzz.campaign import Failure, Tally
 from fuzz.script import draw
 
@@ -22,12 +22,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     seed = options.seed
     if seed is None:
-        fixed = options.smoke or options.canary
+        fixed = options.smoke or options.canary or options.disk
         seed = SMOKE_SEED if fixed else random.SystemRandom().randrange(1_000_000_000)
     say: Callable[[str], None] = (lambda text: None) if options.json else print
     say(f"seed {seed}")
     started = time.monotonic()
-    code, report = _canaries(seed, say) if options.canary else _worlds(seed, options, say)
+    if options.canary:
+        code, report = _canaries(seed, say)
+    elif options.disk:
+        code, report = _disk(options, say)
+    else:
+        code, report = _worlds(seed, options, say)
     took_s = time.monotonic() - started
     if options.json:
         print(json.dumps({"seed": seed, **report, "took_s": round(took_s, 3)}, indent=2))
@@ -48,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     how_many.add_argument(
         "--canary", action="store_true", help="plant faults: 0 only if each alarm rings"
     )
+    how_many.add_argument(
+        "--disk", action="store_true", help="one script, with a fault at every call of the disk"
+    )
+    parser.add_argument("--case", type=int, help="with --disk: only this case")
+    parser.add_argument("--at", type=int, help="with --disk --case: only this call")
     parser.add_argument("--only", help="with --seed: these actions of its script, e.g. 0,3,7")
     parser.add_argument("--trace", action="store_true", help="with --seed: tell what happens")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
@@ -115,6 +125,26 @@ def _as_json(failure: Failure) -> dict[str, Any]:
         "script": [str(action) for action in failure.script],
         "command": failure.command,
     }
+
+
+def _disk(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
+    numbered = list(enumerate(disk_cases.ALL))
+    if options.case is not None:
+        numbered = [numbered[options.case]]
+    if options.at is not None:
+        found = [(case, [disk_cases.visit(case, options.at)]) for _, case in numbered]
+    else:
+        found = list(campaign.visit_in_parallel([case for _, case in numbered]))
+    failed = []
+    for (number, case), (_, visits) in zip(numbered, found, strict=True):
+        say(f"  {number:2}  {case}: {len(visits)} calls visited")
+        for visit in [each for each in visits if each.breaches]:
+            say(f"failed: {visit.breaches[0]}")
+            say(f"replay: python -m fuzz --disk --case {number} --at {visit.at}")
+            failed.append({"case": str(case), "number": number, "at": visit.at})
+    total = sum(len(visits) for _, visits in found)
+    say(f"cases={len(found)} visits={total} failed={len(failed)}")
+    return (1 if failed else 0), {"cases": len(found), "visits": total, "failed": failed}
 
 
 def _canaries(seed: int, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:

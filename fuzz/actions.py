@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from fuzz.disk import Call, Effect, Fault, Survival
+from fuzz.rival import Rival
 
 if TYPE_CHECKING:
     from fuzz.world import World
@@ -98,23 +99,19 @@ def slow_disk(world: World, seconds: float) -> None:
     world.after(seconds, fast)
 
 
+def locked(world: World, seconds: float) -> None:
+    """Another program holds the file's write lock for some time, as a backup or a console does."""
+    if world.rival is None and world.disk.powered:
+        world.rival = Rival(world, seconds)
+
+
 def _plan(world: World, call: Call, effect: Effect, after: int, times: int) -> None:
     world.disk.plan = Fault(call, effect, world.disk.calls[call] + after, times)
 
 
-ALL: Final[dict[str, Callable[..., Any]]] = {
-    each.__name__: each
-    for each in (
-        start,
-        resume,
-        take_over,
-        fork,
-        crash,
-        stop,
-        stall,
-        power,
-        disk_error,
-        disk_full,
-        slow_disk,
-    )
-}
+_EACH: Final = (
+    *(start, resume, take_over, fork),
+    *(crash, stop, stall),
+    *(power, disk_error, disk_full, slow_disk, locked),
+)
+ALL: Final[dict[str, Callable[..., Any]]] = {each.__name__: each for each in _EACH}

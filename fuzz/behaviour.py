@@ -40,15 +40,19 @@ class SeededModel:
         tools: list[dict[str, Any]] | None = None,
         response_format: dict[str, Any] | None = None,
     ) -> ModelResponse:
-        world, rng = self._worker.world, self._rng
-        number = self._worker.asked(messages)
-        await asyncio.sleep(0.01 if world.calm else _latency_s(rng))
-        if not world.calm and rng.random() < 0.06:
+        with self._worker.asking(messages) as number:
+            await asyncio.sleep(0.01 if self._worker.world.calm else _latency_s(self._rng))
+        return self._reply(number, messages, [tool["function"]["name"] for tool in tools or ()])
+
+    def _reply(
+        self, number: int, messages: list[dict[str, Any]], offered: list[str]
+    ) -> ModelResponse:
+        calm, rng = self._worker.world.calm, self._rng
+        if not calm and rng.random() < 0.06:
             raise rng.choice((ModelError("overloaded", retryable=True), RuntimeError("no route")))
-        offered = [tool["function"]["name"] for tool in tools or ()]
         usage = Usage(rng.randint(1, 99), number % 7, 1)
-        if not offered or turn_of(messages) >= _turns_wanted(messages) or world.calm:
-            text = "" if not world.calm and rng.random() < 0.1 else f"Answer {number}."
+        if not offered or turn_of(messages) >= _turns_wanted(messages) or calm:
+            text = "" if not calm and rng.random() < 0.1 else f"Answer {number}."
             return ModelResponse(text, usage=usage, finish_reason=self._finish_reason())
         asked = [self._call(offered, number, index) for index in range(rng.randint(1, 3))]
         said = rng.choice((None, f"Step {number}."))
@@ -81,37 +85,36 @@ def _turns_wanted(messages: list[dict[str, Any]]) -> int:
 @function_tool
 async def look(ctx: RunContext, number: int) -> str:
     """Answers soon."""
-    await _start(ctx, mean_s=0.5)
+    await _work(ctx, mean_s=0.5)
     return f"seen {number}"
 
 
 @function_tool
 async def wander(ctx: RunContext, number: int) -> str:
     """Takes its time, sometimes more than a lease, sometimes for ever."""
-    await _start(ctx, mean_s=20.0, hangs=True)
+    await _work(ctx, mean_s=20.0, hangs=0.1)
     return f"walked {number}"
 
 
 @function_tool
 async def stumble(ctx: RunContext, number: int) -> str:
     """Fails every other time."""
-    rng = await _start(ctx, mean_s=0.2)
-    if rng.random() < 0.5:
-        raise RuntimeError("database unavailable")
+    await _work(ctx, mean_s=0.2, fails=0.5)
     return f"got {number}"
 
 
 TOOLS: Final = (look, wander, stumble)
 
 
-async def _start(ctx: RunContext, mean_s: float, hangs: bool = False) -> random.Random:
-    """Tell the world, then take the time it takes."""
+async def _work(ctx: RunContext, mean_s: float, hangs: float = 0.0, fails: float = 0.0) -> None:
+    """Tell the world, then take the time it takes. `hangs` and `fails` are probabilities."""
     worker: Worker = ctx.context
-    worker.tool_started(ctx)
-    rng = worker.rng
-    if worker.world.calm:
-        return random.Random(1)
-    if hangs and rng.random() < 0.1:
-        await asyncio.sleep(10 * HANG_S)
-    await asyncio.sleep(rng.expovariate(1 / mean_s))
-    return rng
+    with worker.using(ctx):
+        rng = worker.rng
+        if worker.world.calm:
+            return
+        if rng.random() < hangs:
+            await asyncio.sleep(10 * HANG_S)
+        await asyncio.sleep(rng.expovariate(1 / mean_s))
+        if rng.random() < fails:
+            raise RuntimeError("database unavailable")

@@ -13,8 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fuzz import canaries, world
+from fuzz import canaries, disk_cases, world
 from fuzz.canaries import Canary
+from fuzz.disk_cases import Case, Visit
 from fuzz.invariants import Breach
 from fuzz.script import Action, draw
 from fuzz.shrink import shrink
@@ -105,6 +106,17 @@ def play_in_parallel(
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 tally.add_all(future.result())
+
+
+def visit_all(case: Case) -> list[Visit]:
+    return list(disk_cases.visits(case))
+
+
+def visit_in_parallel(cases: Sequence[Case]) -> Iterator[tuple[Case, list[Visit]]]:
+    """Every call of the disk for each case, on all cores."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
+        yield from zip(cases, pool.map(visit_all, cases), strict=True)
 
 
 def explained(outcome: Outcome, canary: Canary | None = None) -> Failure:

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from unittest import mock
 
-from agentor.engine import lease
 from agentor.engine.staged import Staged
 from agentor.engine.store import sqlite_leases
 from fuzz.invariants import (
     acknowledged_appends_survive,
+    nobody_acts_beside_another,
     old_terms_append_nothing,
-    only_the_holder_acts,
     tools_start_after_their_claim,
 )
+from fuzz.world import World
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,9 @@ def _no_fence() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _endless_trust() -> Iterator[None]:
-    """A worker trusts its lease for ever, whatever it hears of renewals."""
-
-    async def sleep_on(self: lease.Keeper, store: Any, held: Any) -> None:
-        return
-
-    with (
-        mock.patch.object(lease.Keeper, "check", return_value=None),
-        mock.patch.object(lease.Keeper, "_renew", sleep_on),
-        mock.patch.object(lease, "MARGIN", -1_000.0),
-    ):
+def _everybody_counts_as_dead() -> Iterator[None]:
+    """A lease is given to whoever asks, as if its holder were gone."""
+    with mock.patch.object(World, "is_gone", return_value=True):
         yield
 
 
@@ -75,7 +67,11 @@ ALL: Final = (
         frozenset({acknowledged_appends_survive.__name__}),
         store_options={"synchronous": "NORMAL"},
     ),
-    Canary("endless trust", frozenset({only_the_holder_acts.__name__}), _endless_trust),
+    Canary(
+        "leases for everybody",
+        frozenset({nobody_acts_beside_another.__name__}),
+        _everybody_counts_as_dead,
+    ),
     Canary(
         "no claim before a tool",
         frozenset({tools_start_after_their_claim.__name__}),

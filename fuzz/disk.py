@@ -14,7 +14,7 @@ import contextlib
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -91,7 +91,7 @@ class Disk:
         self.plan: Fault | None = None
         self.full = False  # nothing more can be allocated
         self.powered = True
-        self.slept_s = 0.0  # what SQLite has waited for locks
+        self.on_sleep: Callable[[float], None] | None = None  # told of seconds waited for a lock
         self.vfs_name: str | None = None
         self._spared = False
         self._random = random.Random(seed)
@@ -221,7 +221,9 @@ class DiskVFS(apsw.VFS):
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:
         if name is None:
             return apsw.VFSFile("", name, flags)  # a temporary file: gone after any crash
-        self._disk.enter("open")
+        if self._disk.enter("open") == "power":
+            self._disk.cut_power()
+            raise _PlannedError("open")
         path = name.filename() if isinstance(name, apsw.URIFilename) else str(name)
         existed = os.path.exists(path)
         return _DiskFile(self._disk, path, name, flags, existed)
@@ -234,7 +236,8 @@ class DiskVFS(apsw.VFS):
         self._disk.deleted(filename, syncdir)
 
     def xSleep(self, microseconds: int) -> int:
-        self._disk.slept_s += microseconds / 1e6
+        if self._disk.on_sleep is not None:
+            self._disk.on_sleep(microseconds / 1e6)
         return microseconds
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from agentor.engine.events import Event, RunResult
 from agentor.testing.checker import check_messages
+
+# Of its loop, within which a worker that was suspended sees that its lease has run out.
+ITERATIONS_TO_NOTICE: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Something with a price: a model was asked or a tool began. And who held the run at that moment."""
+    """Something with a price: a model was asked or a tool began. And who had the run at that moment."""
 
     worker: str
     run_id: str
@@ -31,6 +34,7 @@ class Act:
     term: int | None  # of this worker's lease
     current_term: int | None  # of the run's lease in the file
     iterations_awake: int  # of the worker's loop since it was last suspended
+    beside: tuple[str, ...]  # what others, awake and alive, were doing in the same run
 
 
 @dataclass(frozen=True, slots=True)

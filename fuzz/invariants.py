@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from agentor.engine.events import GENERATION, Event, Usage
-from fuzz.evidence import Evidence
+from agentor.engine.replay import verify
+from fuzz.evidence import ITERATIONS_TO_NOTICE, Evidence
 from fuzz.ledger import Ledger
-
-ITERATIONS_TO_NOTICE: Final = (
-    12  # of its loop, within which a woken worker sees that its lease ran out
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +42,12 @@ def every_prefix_is_legal(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """Every prefix of every log replays to a conversation that the strictest server would take."""
     yield from ledger.illegal
     yield from (f"a request that was sent: {breach}" for breach in evidence.illegal_requests)
+
+
+def replay_rebuilds_what_was_sent(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """The conversation that replay rebuilds before each generation is the one whose digest the generation carries."""
+    for run_id, log in ledger.logs.items():
+        yield from verify(log.events, run_id)
 
 
 def finished_runs_call_nothing(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
@@ -118,6 +121,14 @@ def only_the_holder_acts(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
             )
 
 
+def nobody_acts_beside_another(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """While one worker's model call or tool is under way, no other worker begins one in the same run, unless the
+    first is suspended or has just been."""
+    for act in evidence.acts:
+        for other in act.beside:
+            yield f"{act.run_id}: {act.what} of {act.worker} began beside {other}"
+
+
 def every_run_ends(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """Once faults stop, every run comes to its end within a bounded number of steps."""
     yield from evidence.stuck
@@ -139,6 +150,7 @@ ALL: Final[tuple[Invariant, ...]] = (
     acknowledged_appends_survive,
     seqs_are_dense,
     every_prefix_is_legal,
+    replay_rebuilds_what_was_sent,
     finished_runs_call_nothing,
     tools_start_after_their_claim,
     settled_calls_never_run_again,
@@ -147,6 +159,7 @@ ALL: Final[tuple[Invariant, ...]] = (
     one_worker_goes_on_at_each_seq,
     old_terms_append_nothing,
     only_the_holder_acts,
+    nobody_acts_beside_another,
     every_run_ends,
     files_stay_whole,
     errors_are_expected_ones,

@@ -138,6 +138,10 @@ def _slow_disk(draft: _Draft) -> None:
     draft.add(draft.time(), "slow_disk", seconds=round(draft.rng.uniform(5, 60), 3))
 
 
+def _locked(draft: _Draft) -> None:
+    draft.add(draft.time(), "locked", seconds=round(draft.rng.expovariate(0.2), 3))
+
+
 _KINDS: Final[dict[Callable[[_Draft], None], float]] = {
     _start: 1,
     _resume: 3,
@@ -149,4 +153,5 @@ _KINDS: Final[dict[Callable[[_Draft], None], float]] = {
     _disk_full: 1,
     _disk_error: 1,
     _slow_disk: 1,
+    _locked: 1,
 }

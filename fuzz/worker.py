@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentor import Agentor, AgentorError
@@ -14,7 +15,7 @@ from agentor.engine.run_context import RunContext
 from agentor.engine.store.protocol import Lease
 from agentor.errors import LeaseError, ModelError, SequenceConflictError
 from fuzz.behaviour import TOOL_TIMEOUT_S, TOOLS, SeededModel
-from fuzz.evidence import Act, ToolStart
+from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, ToolStart
 from fuzz.loop import ProcessLoop
 from fuzz.stepped_store import CommitPoint, ProcessEnded, SteppedStore
 
@@ -42,6 +43,7 @@ class Worker:
         self.unsaved: set[str] = set()  # runs of which a save has failed
         self.woken_at = -1_000_000  # iteration of its loop
         self.wakes_when_taken = False
+        self._acts: list[tuple[str, str]] = []  # model calls and tools under way: run id, what
         self._operations: list[asyncio.Task[RunResult]] = []
         self.loop = ProcessLoop(world.timeline, name, self._store_delay_s)
         self.loop.skew_s = self.rng.uniform(-SKEW_MAX_S, SKEW_MAX_S)
@@ -154,7 +156,7 @@ class Worker:
 
     # What it does ---------------------------------------------------------------------------------------------------
 
-    def tool_started(self, ctx: RunContext) -> None:
+    def _tool_started(self, ctx: RunContext) -> None:
         """Compare what begins here with what the file says."""
         if self.dead or not self.world.disk.powered:
             return
@@ -176,16 +178,45 @@ class Worker:
                 unsaved=ctx.run_id in self.unsaved,
             )
         )
-        self._acted(ctx.run_id, f"tool call {ctx.call_id}")
 
-    def asked(self, messages: list[dict[str, Any]]) -> int:
+    @contextlib.contextmanager
+    def asking(self, messages: list[dict[str, Any]]) -> Iterator[int]:
         """A model is asked; the number of the request."""
+        number = self.world.evidence.requested(messages)
+        with self._acting(_run_id.get(), "model call"):
+            yield number
+
+    @contextlib.contextmanager
+    def using(self, ctx: RunContext) -> Iterator[None]:
+        """A tool is at work."""
+        self._tool_started(ctx)
+        with self._acting(str(ctx.run_id), f"tool call {ctx.call_id}"):
+            yield
+
+    def acts_on(self, run_id: str) -> list[str]:
+        """What it is doing in a run that it should not be doing if somebody else has the run."""
+        asleep = self.loop.suspended or self._iterations_awake() <= ITERATIONS_TO_NOTICE
+        if self.dead or asleep:
+            return []
+        return [f"{what} of {self.name}" for run, what in self._acts if run == run_id]
+
+    def _iterations_awake(self) -> int:
+        return self.loop.iterations - self.woken_at
+
+    @contextlib.contextmanager
+    def _acting(self, run_id: str, what: str) -> Iterator[None]:
         if not self.dead and self.world.disk.powered:
-            self._acted(_run_id.get(), "model call")
-        return self.world.evidence.requested(messages)
+            self._acted(run_id, what)
+        act = (run_id, what)
+        self._acts.append(act)
+        try:
+            yield
+        finally:
+            self._acts.remove(act)
 
     def _acted(self, run_id: str, what: str) -> None:
         holder = self.world.ledger.holder(run_id)
+        others = [each for each in self.world.workers.values() if each is not self]
         self.world.evidence.acts.append(
             Act(
                 worker=self.name,
@@ -193,7 +224,10 @@ class Worker:
                 what=what,
                 term=self.terms.get(run_id),
                 current_term=None if holder is None else holder[1],
-                iterations_awake=self.loop.iterations - self.woken_at,
+                iterations_awake=self._iterations_awake(),
+                beside=tuple(act for each in others for act in each.acts_on(run_id))
+                if self._iterations_awake() > ITERATIONS_TO_NOTICE
+                else (),
             )
         )
 

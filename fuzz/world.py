@@ -34,6 +34,7 @@ from fuzz.evidence import Evidence, Forked, Resumed
 from fuzz.invariants import Breach, judge
 from fuzz.ledger import Ledger
 from fuzz.loop import Timeline
+from fuzz.rival import Rival
 from fuzz.script import SAFETY_S, Action
 from fuzz.virtual_clock import VirtualClock
 from fuzz.worker import SKEW_MAX_S, Worker
@@ -79,6 +80,7 @@ class World:
         self.ledger = Ledger(self.path, self.disk)
         self.evidence = Evidence()
         self.workers: dict[str, Worker] = {}  # by the place where they work
+        self.rival: Rival | None = None  # who holds the file's write lock
         self.calm = False  # nothing fails any more
         self.disk_is_slow = False
         self.survival: Survival = "lost"  # of what is not synced when the power goes
@@ -201,22 +203,34 @@ class World:
         for worker in [each for each in self.workers.values() if each.dead]:
             self._kill(worker)
 
+    def lose_power(self, survival: Survival) -> None:
+        """The power goes, and comes back."""
+        self.survival = survival
+        self.disk.cut_power()
+        self._cut_power()
+
     def _cut_power(self) -> None:
         self.faults["power cut"] += 1
         for worker in list(self.workers.values()):
             worker.known_dead = True
             self._kill(worker)
+        self._send_rival_away()
         self.ledger.close()
         self._let_go_of_leftovers()
         self.disk.plan = None
         self.disk.restore(self.survival)
         self.ledger.start_anew()
 
+    def _send_rival_away(self) -> None:
+        if self.rival is not None:
+            self.rival.leave()
+
     def _let_go_of_leftovers(self) -> None:
         """Connections of a store that was just being opened when its process died."""
         known = {id(each) for worker in self.workers.values() for each in worker.store.connections}
         for connection in apsw.connections():
             is_ours = id(connection) in known or connection is self.ledger.connection
+            is_ours |= self.rival is not None and connection is self.rival.connection
             if connection.filename == self.path and not is_ours:
                 guard.let_go(connection)
 
@@ -229,7 +243,7 @@ class World:
             self.counts["actions"] += 1
             try:
                 actions.ALL[action.kind](self, **action.details)
-            except StoreError:  # a store that cannot be opened now
+            except (StoreError, apsw.Error):  # a store that cannot be opened now
                 self.faults["store not opened"] += 1
                 self._let_go_of_leftovers()
             self._bury()
@@ -239,6 +253,7 @@ class World:
         """The liveness phase."""
         self.calm = True
         self._later.clear()
+        self._send_rival_away()
         self.disk.full = self.disk_is_slow = False
         self.disk.plan = None
         for worker in self.workers.values():
@@ -247,8 +262,12 @@ class World:
         self._wait_for_everybody("what was under way", STEPS_TO_SETTLE)
         for worker in list(self.workers.values()):
             self._dismiss(worker)
-        finisher = self.worker("finisher")
         self.ledger.refresh()
+        try:
+            finisher = self.worker("finisher")
+        except StoreError as error:
+            self.evidence.stuck.append(f"nobody can open the file: {error}")
+            return
         for run_id in list(self.ledger.logs):
             self._bring_to_end(finisher, run_id)
             self._resume_finished(finisher, run_id)
@@ -327,6 +346,7 @@ class World:
         )
 
     def close(self) -> None:
+        self._send_rival_away()
         for worker in list(self.workers.values()):
             self._kill(worker)
         self.ledger.close()
@@ -351,8 +371,10 @@ def living(
             mock.patch.object(logger, "disabled", True),
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
         ):
-            yield world
-            world.close()
+            try:
+                yield world
+            finally:
+                world.close()
     finally:
         vfs.unregister()
         shutil.rmtree(directory)

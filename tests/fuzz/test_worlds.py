@@ -1,0 +1,128 @@
+"""Simulated worlds: they hold, they repeat, the alarm rings, and a failure says how to see it again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzz import actions, campaign, canaries, invariants
+from fuzz.__main__ import main
+from fuzz.campaign import Tally
+from fuzz.canaries import Canary
+from fuzz.script import draw
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NO_FENCE, NORMAL, FREE_LEASES, NO_CLAIM = canaries.ALL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [1, 1001, 2001, 3001])
+def test_no_invariant_breaks_in_sixty_worlds(first: int) -> None:
+    tally = campaign.play_all(range(first, first + 60))
+    told = [str(breach) for outcome in tally.failed for breach in outcome.breaches]
+    assert told == []
+    assert tally.counts["crashes"] > 60
+    assert tally.counts["tool starts"] > 300
+    assert {"stall", "power cut", "write full", "slow disk", "locked"} <= set(tally.faults)
+
+
+def outside(*arguments: str, hash_seed: str) -> str:
+    """What the command prints in a process of its own, without the line that tells how long it took."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fuzz", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return "\n".join(line for line in done.stdout.splitlines() if not line.startswith("took"))
+
+
+@pytest.mark.slow
+def test_one_seed_gives_the_same_output_in_every_process() -> None:
+    first = outside("--seed", "13", "--trace", hash_seed="1")
+    assert first == outside("--seed", "13", "--trace", hash_seed="2")
+    assert first.splitlines()[0] == first.splitlines()[-1] == "seed 13"
+    assert "history " in first
+    assert "worlds=1 crashes=" in first
+
+
+def test_other_seeds_are_other_histories() -> None:
+    digests = {campaign.play(seed, draw(seed)).digest for seed in range(8)}
+    assert len(digests) == 8
+
+
+def test_a_world_played_twice_in_one_process_is_the_same_world() -> None:
+    assert campaign.play(5, draw(5)) == campaign.play(5, draw(5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("canary", canaries.ALL, ids=lambda canary: canary.name)
+def test_a_planted_fault_rings_the_alarm(canary: Canary) -> None:
+    outcome = campaign.first_ring(canary, 1)
+    assert outcome is not None
+    assert campaign.play(outcome.seed, draw(outcome.seed)).breaches == ()
+
+
+def test_a_failure_is_shrunk_to_a_script_that_still_fails() -> None:
+    outcome = campaign.first_ring(NORMAL, 1)
+    assert outcome is not None
+    failure = campaign.explained(outcome, NORMAL)
+    assert len(failure.script) < failure.actions
+    assert any(action.kind == "power" for action in failure.script)
+    again = campaign.play(outcome.seed, failure.script, NORMAL)
+    assert outcome.breaches[0].invariant in {breach.invariant for breach in again.breaches}
+    whole = draw(outcome.seed)
+    assert [whole[position] for position in failure.kept] == list(failure.script)
+    assert failure.command == (
+        f"python -m fuzz --seed {outcome.seed} --only {','.join(map(str, failure.kept))}"
+    )
+
+
+def test_a_failing_world_exits_1_and_prints_the_seed_the_script_and_the_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with NO_CLAIM.planted():
+        assert main(["--seed", "1"]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == told[-1] == "seed 1"
+    assert any(line.startswith("world 1 failed") for line in told)
+    [command] = [line for line in told if line.startswith("replay: ")]
+    with NO_CLAIM.planted():
+        assert main(command.split("fuzz ")[1].split()) == 1
+    capsys.readouterr()
+    assert main(command.split("fuzz ")[1].split()) == 0
+
+
+def test_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["seed"], report["worlds"], report["failed"]) == (3, 1, [])
+
+
+def test_an_exception_of_the_simulation_fails_its_world_and_not_the_campaign(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(actions.ALL, "start", lambda world, **details: 1 / 0)
+    tally = Tally()
+    tally.add(campaign.play(1, draw(1)))
+    assert [breach.invariant for breach in tally.failed[0].breaches] == ["the_simulation_works"]
+
+
+def test_every_invariant_says_in_one_sentence_what_it_holds() -> None:
+    for invariant in invariants.ALL:
+        told = " ".join((invariant.__doc__ or "").split())
+        assert told.endswith("."), invariant
+        assert told.count(". ") == 0, invariant
+
+
+def test_every_action_that_scripts_draw_exists() -> None:
+    drawn = {action.kind for seed in range(60) for action in draw(seed)}
+    assert drawn == set(actions.ALL)

@@ -10,6 +10,8 @@
 --                    the same transaction as the events, so a list of runs is never out of date.
 --   agentor_leases   who may append to a run. `term` grows by one at each change of hands and never shrinks,
 --                    so that a worker that was asleep for too long can be told from the one that took over.
+--   agentor_signals  what people ask of a run that somebody else works on, such as to cancel it; the worker looks
+--                    now and then, and deletes the row when it has done what was asked.
 --   agentor_schema   which versions of this file's tables have been set up.
 --
 -- Who writes the next event? The writer names the seq it believes comes next, and the unique key lets one
@@ -85,4 +87,12 @@ CREATE TABLE agentor_leases (
     owner      TEXT,                                     -- NULL: free
     term       INTEGER NOT NULL CHECK (term > 0),
     expires_at REAL    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE agentor_signals (
+    run_id   TEXT NOT NULL,
+    kind     TEXT NOT NULL,
+    asked_at REAL NOT NULL,
+    asked_by TEXT,
+    PRIMARY KEY (run_id, kind)
 ) STRICT, WITHOUT ROWID;

@@ -26,7 +26,16 @@ import pytest
 
 from agentor.engine.events import FORK, GENERATION, MESSAGE, RUN_END, RUN_START, Event, Usage
 from agentor.engine.store.forking import fork_run
-from agentor.engine.store.protocol import AppendsMany, Closes, Forks, Lease, Leases, Store, Submits
+from agentor.engine.store.protocol import (
+    AppendsMany,
+    Closes,
+    Forks,
+    Lease,
+    Leases,
+    Signals,
+    Store,
+    Submits,
+)
 from agentor.errors import (
     LeaseHeldError,
     LeaseLostError,
@@ -378,6 +387,47 @@ class StoreContract:
         outcomes = race(6, lambda n: leases.acquire("run", f"worker {n}", 30))
         assert sum(isinstance(outcome, Lease) for outcome in outcomes) == 1
         assert sum(isinstance(outcome, LeaseHeldError) for outcome in outcomes) == 5
+
+    def test_a_question_stays_until_it_is_answered(self, store: Store) -> None:
+        signals: Signals = offered(store, Signals)
+        assert signals.asked("run") == []
+        signals.ask("run", "pause", by="Ada")
+        signals.ask("run", "cancel")
+        signals.ask("run", "cancel", by="Bob")
+        signals.ask("other", "cancel")
+        assert signals.asked("run") == ["cancel", "pause"]
+        signals.answered("run", "cancel")
+        signals.answered("run", "cancel")
+        signals.answered("nobody", "cancel")
+        assert signals.asked("run") == ["pause"]
+        assert signals.asked("other") == ["cancel"]
+
+    def test_anybody_may_ask_while_another_holds_the_run(self, store: Store) -> None:
+        signals: Signals = offered(store, Signals)
+        leases: Leases = offered(store, Leases)
+        leases.acquire("run", "me", 30)
+        signals.ask("run", "cancel")
+        assert signals.asked("run") == ["cancel"]
+        assert store.list_runs() == []
+
+    @pytest.mark.parametrize("kind", ["", "Cancel", "../x", "a b", "x" * 33, "é"])
+    def test_a_bad_kind_of_question_is_a_value_error(self, store: Store, kind: str) -> None:
+        signals: Signals = offered(store, Signals)
+        with pytest.raises(ValueError, match="kind"):
+            signals.ask("run", kind)
+        with pytest.raises(ValueError, match="kind"):
+            signals.answered("run", kind)
+        assert signals.asked("run") == []
+
+    def test_a_second_store_sees_what_was_asked_through_the_first(self, tmp_path: Path) -> None:
+        if not self.is_persistent:
+            pytest.skip("keeps its runs in memory")
+        first = self.make_store(tmp_path)
+        offered(first, Signals).ask("run", "cancel")
+        second = self.make_store(tmp_path)
+        assert offered(second, Signals).asked("run") == ["cancel"]
+        close(first)
+        close(second)
 
     def test_closing_twice_is_fine(self, store: Store) -> None:
         closes: Closes = offered(store, Closes)

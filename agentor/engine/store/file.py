@@ -13,13 +13,15 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.file_lock import FileLocks
+from agentor.engine.store.file_signals import FileSignals
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
-from agentor.engine.store.protocol import Lease, check_run_id
+from agentor.engine.store.protocol import Lease, check_run_id, check_signal
 from agentor.errors import ConfigError, RunExistsError, RunNotFoundError, StoreError
 
 _SUFFIX = ".jsonl"
@@ -47,6 +49,7 @@ class FileStore:
             self.directory.mkdir(parents=True, exist_ok=True)
             os.scandir(self.directory).close()  # unreadable: better told now than at the first load
         self._locks = FileLocks(self.directory / ".locks")
+        self._signals = FileSignals(self.directory / ".locks")
 
     def path(self, run_id: str) -> Path:
         """The file of a run, whether it is there or not."""
@@ -104,9 +107,30 @@ class FileStore:
         with _store_errors(self.path(lease.run_id)):
             self._locks.release(lease)
 
+    def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
+        """Ask something of a run, whoever works on it."""
+        with _store_errors(self.path(run_id)):
+            self._signals.ask(run_id, check_signal(kind), by)
+
+    def asked(self, run_id: str) -> list[str]:
+        """The kinds of questions to a run that are not answered yet, by name."""
+        with _store_errors(self.path(run_id)):
+            return self._signals.asked(run_id)
+
+    def answered(self, run_id: str, kind: str) -> None:
+        """Take a question away; nothing happens if it was not asked."""
+        with _store_errors(self.path(run_id)):
+            self._signals.answered(run_id, check_signal(kind))
+
     def close(self) -> None:
         """Give back every lease. The files need no closing: none stays open between two appends."""
         self._locks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _read(self, run_id: str) -> JsonlLog:
         path = self.path(run_id)

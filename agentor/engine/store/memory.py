@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import Self
 
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
-from agentor.engine.store.protocol import Lease, check_run_id
+from agentor.engine.store.protocol import Lease, check_run_id, check_signal
 from agentor.errors import (
     LeaseHeldError,
     LeaseLostError,
@@ -30,6 +31,7 @@ class MemoryStore:
         self._runs: dict[str, list[str]] = {}  # run id -> bodies; insertion order is age
         self._leases: dict[str, Lease] = {}
         self._terms: dict[str, int] = {}  # the last term given for a run; outlives the lease
+        self._signals: dict[str, set[str]] = {}  # run id -> kinds asked and not answered
         self._lock = threading.Lock()
 
     def append(self, run_id: str, event: Event) -> None:
@@ -97,8 +99,30 @@ class MemoryStore:
             if held is not None and (held.owner, held.term) == (lease.owner, lease.term):
                 del self._leases[lease.run_id]
 
+    def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
+        """Ask something of a run. Who asks is not kept: everybody here is this process."""
+        check_run_id(run_id)
+        with self._lock:
+            self._signals.setdefault(run_id, set()).add(check_signal(kind))
+
+    def asked(self, run_id: str) -> list[str]:
+        check_run_id(run_id)
+        with self._lock:
+            return sorted(self._signals.get(run_id, ()))
+
+    def answered(self, run_id: str, kind: str) -> None:
+        check_run_id(run_id)
+        with self._lock:
+            self._signals.get(run_id, set()).discard(check_signal(kind))
+
     def close(self) -> None:
         """Nothing to close; the runs stay readable as long as the object lives."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _check_lease(self, run_id: str, lease: Lease | None) -> None:
         if lease is not None:

@@ -86,11 +86,30 @@ class Leases(Protocol):
 
 
 @runtime_checkable
+class Signals(Protocol):
+    """What people ask of a run that another process may be working on, such as to cancel it.
+
+    A kind is a short word (`check_signal`). Whoever holds the run looks now and then, and takes the word away when it
+    has done what was asked. No lease is needed to ask; asking twice is asking once.
+    """
+
+    def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
+        """Ask, durably. `by` says who asks, for people to read. The run need not exist yet."""
+
+    def asked(self, run_id: str) -> list[str]:
+        """The kinds that are asked and not answered, by name. Cheap: made to be called once a second."""
+
+    def answered(self, run_id: str, kind: str) -> None:
+        """Take a question away. Nothing happens if it was not asked."""
+
+
+@runtime_checkable
 class Closes(Protocol):
     def close(self) -> None: ...
 
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_SIGNAL = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def new_run_id() -> str:
@@ -108,4 +127,13 @@ def check_run_id(run_id: str) -> str:
     raise ConfigError(
         f"bad run id {run_id!r}: use 1 to 128 of the letters a-z and A-Z, digits, '.', '_' and '-', "
         "and do not start with a dot"
+    )
+
+
+def check_signal(kind: str) -> str:
+    """The kind itself, if it is one: 1 to 32 of a-z, digits and '_', beginning with a letter. `ConfigError`."""
+    if isinstance(kind, str) and _SIGNAL.fullmatch(kind):
+        return kind
+    raise ConfigError(
+        f"bad kind of signal {kind!r}: use 1 to 32 of the letters a-z, digits and '_', and begin with a letter"
     )

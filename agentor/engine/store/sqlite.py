@@ -21,7 +21,8 @@ from agentor.engine.store import sqlite_guard as guard
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store import sqlite_log as log
 from agentor.engine.store import sqlite_runs as runs
-from agentor.engine.store.protocol import Lease, check_run_id
+from agentor.engine.store import sqlite_signals as signals
+from agentor.engine.store.protocol import Lease, check_run_id, check_signal
 from agentor.engine.store.sqlite_file import (
     SCHEMA_VERSION,
     Settings,
@@ -185,6 +186,22 @@ class SQLiteStore:
     def release(self, lease: Lease) -> None:
         """Let others have the run at once. Nothing happens if the lease is no longer ours."""
         self._write(lambda connection: leases.release(connection, lease))
+
+    def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
+        """Ask something of a run, whoever works on it; return when the question is on disk."""
+        check_run_id(run_id)
+        check_signal(kind)
+        self._write(lambda connection: signals.ask(connection, run_id, kind, by))
+
+    def asked(self, run_id: str) -> list[str]:
+        """The kinds of questions to a run that are not answered yet, by name."""
+        check_run_id(run_id)
+        return self._read(lambda connection: signals.asked(connection, run_id))
+
+    def answered(self, run_id: str, kind: str) -> None:
+        """Take a question away; nothing happens if it was not asked."""
+        check_run_id(run_id)
+        self._write(lambda connection: signals.answered(connection, run_id, check_signal(kind)))
 
     def close(self) -> None:
         """Commit what is waiting and close the file; every later call is a `StoreError`. Closing twice is fine."""

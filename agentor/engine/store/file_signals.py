@@ -1,0 +1,50 @@
+"""Questions to a run of the FileStore: a directory beside the lock, one small file per question.
+
+A file is made by one call that fails if it is there, and taken away by one call, so nothing needs a lock and a reader
+never sees half a question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from agentor.engine import clock
+
+
+class FileSignals:
+    """`<directory>/<run_id>.asked/<kind>`, which says when it was asked and by whom."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def ask(self, run_id: str, kind: str, by: str | None) -> None:
+        place = self._place(run_id)
+        place.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(place / kind, flags, 0o600)
+            try:
+                os.write(descriptor, json.dumps({"asked_at": clock.now(), "by": by}).encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def asked(self, run_id: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._place(run_id)))
+        except FileNotFoundError:
+            return []
+
+    def answered(self, run_id: str, kind: str) -> None:
+        (self._place(run_id) / kind).unlink(missing_ok=True)
+
+    def forget(self, run_id: str) -> None:
+        """The run is gone, and what was asked of it."""
+        shutil.rmtree(self._place(run_id), ignore_errors=True)
+
+    def _place(self, run_id: str) -> Path:
+        return self._directory / f"{run_id}.asked"

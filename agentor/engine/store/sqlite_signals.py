@@ -1,0 +1,26 @@
+"""Questions to a run, one row each until they are answered."""
+
+from __future__ import annotations
+
+import apsw
+
+from agentor.engine import clock
+
+_ASK = """
+INSERT INTO agentor_signals (run_id, kind, asked_at, asked_by) VALUES (?, ?, ?, ?)
+ON CONFLICT DO NOTHING
+"""
+_ASKED = "SELECT kind FROM agentor_signals WHERE run_id = ? ORDER BY kind"
+_ANSWERED = "DELETE FROM agentor_signals WHERE run_id = ? AND kind = ?"
+
+
+def ask(connection: apsw.Connection, run_id: str, kind: str, by: str | None) -> None:
+    connection.execute(_ASK, (run_id, kind, clock.now(), by))
+
+
+def asked(connection: apsw.Connection, run_id: str) -> list[str]:
+    return [str(kind) for (kind,) in connection.execute(_ASKED, (run_id,)).fetchall()]
+
+
+def answered(connection: apsw.Connection, run_id: str, kind: str) -> None:
+    connection.execute(_ANSWERED, (run_id, kind))

@@ -18,6 +18,7 @@ from agentor.definition import describe, digest_of
 from agentor.engine import events as ev
 from agentor.engine import strict_json
 from agentor.engine.asking import name_of
+from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.models import ModelSettings, as_model
 from agentor.engine.outbox import Audience, Nobody
@@ -337,7 +338,8 @@ class Agentor:
 
         `serialize=False` gives `StreamItem`s, `True` the same as JSON text.
         """
-        run_id = run_id or (new_run_id() if self.store is not None else None)
+        if run_id is None and self.store is not None:
+            run_id = new_run_id()
         stream = self.astream(input, max_turns, fallback_models, tracing, run_id)
         async with contextlib.aclosing(stream) as events:
             async for event in events:
@@ -353,7 +355,7 @@ class Agentor:
                 await close()
         store: object = self.store
         if isinstance(store, Closes):
-            await asyncio.to_thread(store.close)
+            await in_thread(store.close, "store")
 
     def close(self) -> None:
         """`aclose` from synchronous code."""

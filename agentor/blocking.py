@@ -13,23 +13,19 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 _Result = TypeVar("_Result")
 
 
 class LoopThread:
-    """An event loop that runs until the process ends."""
+    """An event loop on a thread, until it is stopped or the process ends."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._serve, name="agentor-loop", daemon=True)
         self.thread.start()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
 
     def start(self, make: Callable[[], Coroutine[Any, Any, _Result]]) -> _Started[_Result]:
         """Run what `make` makes, in the caller's context."""
@@ -38,8 +34,26 @@ class LoopThread:
         self.loop.call_soon_threadsafe(lambda: context.run(started.begin, make))
         return started
 
+    def stop(self) -> None:
+        """End the loop and its thread, and close what was bound to it."""
+        self._stopping = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
 
-class _Started(Future[_Result]):
+    _stopping = False
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        while not self._stopping:
+            # asyncio lets these two out of the loop. The task that raised them holds them as its own exception, and
+            # the others still need the loop.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        self.loop.close()
+
+
+class _Started(Future[_Result], Generic[_Result]):
     """A future that another thread can wait for, and whose work it can cancel in an orderly way."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -48,7 +62,7 @@ class _Started(Future[_Result]):
         self._task: asyncio.Task[_Result] | None = None
 
     def begin(self, make: Callable[[], Coroutine[Any, Any, _Result]]) -> None:
-        self._task = self._loop.create_task(make())
+        self._task = self._loop.create_task(_made(make))
         self._task.add_done_callback(self._finish)
 
     def _finish(self, task: asyncio.Task[_Result]) -> None:
@@ -66,29 +80,40 @@ class _Started(Future[_Result]):
             self.exception()
 
 
+async def _made(make: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
+    """Also the making happens inside the task, so that a wrong argument reaches the caller."""
+    return await make()
+
+
 _lock = threading.Lock()
 _shared: LoopThread | None = None
 
 
-def _loop_thread() -> LoopThread:
-    """The process's loop; a new one in a child after a fork, where the parent's thread does not run.
-
-    A caller that is on that loop already cannot wait for it, so it gets one of its own.
-    """
+def _shared_loop() -> LoopThread:
+    """The process's loop; a new one in a child after a fork, where the parent's thread does not run."""
     global _shared
     with _lock:
         if _shared is None or _shared.pid != os.getpid():
             _shared = LoopThread()
-        if threading.current_thread() is _shared.thread:
-            return LoopThread()
         return _shared
 
 
 def wait_for(make: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
     """Run a coroutine to its end from synchronous code. Ctrl-C cancels it in an orderly way first."""
-    work = _loop_thread().start(make)
+    shared = _shared_loop()
+    if threading.current_thread() is not shared.thread:
+        return _wait(shared.start(make))
+    nested = LoopThread()  # we are on that loop already, so nobody would serve what we wait for
+    try:
+        return _wait(nested.start(make))
+    finally:
+        nested.stop()
+
+
+def _wait(work: _Started[_Result]) -> _Result:
     try:
         return work.result()
     except (KeyboardInterrupt, SystemExit):
-        work.stop()
+        if not work.done():
+            work.stop()
         raise

@@ -112,7 +112,7 @@ class Launch:
         _, events = await self._load(check_run_id(run_id))
         if at is not None:
             at = _snapped(run_id, events, at)
-        copy = await asyncio.to_thread(self._copy, run_id, fork_id, at)
+        copy = await off_loop(self.store, self._copy, run_id, fork_id, at)
         try:
             if not messages:
                 return await self.resume(copy)
@@ -349,7 +349,8 @@ def _without_repeats(events: Sequence[Event]) -> list[Event]:
     """The events without exact repeats, which a store that fails after it has written makes a worker leave."""
     unique: list[Event] = []
     for event in events:
-        if not (unique and event.seq is not None and event == unique[-1]):
+        is_repeat = unique and event.seq is not None and event.seq == unique[-1].seq
+        if not (is_repeat and event == unique[-1]):
             unique.append(event)
     return unique
 

@@ -8,6 +8,7 @@ from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapt
 
 from agentor.engine import strict_json
 from agentor.engine.strict_schema import close_schema
+from agentor.engine.typed_dicts import readable
 from agentor.errors import ConfigError
 
 
@@ -21,7 +22,7 @@ class OutputType:
     def __init__(self, wanted: Any) -> None:
         self.name = getattr(wanted, "__name__", str(wanted))
         try:
-            self._adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+            self._adapter: TypeAdapter[Any] = TypeAdapter(readable(wanted))
             schema = self._adapter.json_schema()
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             raise ConfigError(f"output_type {self.name} has no JSON schema: {error}") from error

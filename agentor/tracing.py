@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from agentor.engine import events as ev
+from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event
 from agentor.engine.outbox import Audience
 from agentor.errors import ConfigError
 
 logger = logging.getLogger("agentor")
+
+EXPORT_LIMIT_S: Final = 30.0  # a tracer that hangs must not hang the run
 
 
 class Collector(Protocol):
@@ -50,7 +53,7 @@ class Traced:
         if event.type != ev.TEXT_DELTA:
             try:
                 self._collector.handle(event)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 logger.warning("the tracer failed on a %s event (%s)", event.type, error)
         await self._audience.show(event)
 
@@ -58,9 +61,14 @@ class Traced:
         await self._audience.caught_up()
 
     async def export(self) -> None:
-        try:
-            await asyncio.to_thread(self._tracer.export, self._collector)
-        except Exception as error:
+        exporting = asyncio.ensure_future(
+            in_thread(lambda: self._tracer.export(self._collector), "trace")
+        )
+        await asyncio.wait({exporting}, timeout=EXPORT_LIMIT_S)
+        if not exporting.done():
+            logger.warning("the tracer takes more than %g s to export a run", EXPORT_LIMIT_S)
+            exporting.cancel()
+        elif (error := exporting.exception()) is not None:
             logger.warning("the tracer failed to export a run (%s)", error)
 
 
@@ -96,7 +104,7 @@ def traced(
         return audience
     try:
         collector = tracer.collector(name, group_id=group_id, metadata=metadata)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logger.warning("the tracer made no collector (%s); this run is not traced", error)
         return audience
     return Traced(audience, tracer, collector)

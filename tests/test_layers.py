@@ -42,14 +42,18 @@ FLOORS = {
     "floor": ["agentor.errors", "agentor.engine.clock", "agentor.engine.strict_json"],
     "core": [f"agentor.engine.{name}" for name in CORE],
     "edges": [
-        *(f"agentor.engine.{name}" for name in ("responses", "store", "recorder", "lease")),
+        *(
+            f"agentor.engine.{name}"
+            for name in ("responses", "store", "recorder", "lease", "daemon_thread")
+        ),
         *(f"agentor.engine.{name}" for name in MODEL_EDGE),
         *(f"agentor.engine.{name}" for name in TOOL_EDGE),
     ],
     "shell": [f"agentor.engine.{name}" for name in ("runner", "asking", "outbox", "calling")],
     "facade": [
         *("agentor.agent", "agentor.launch", "agentor.blocking", "agentor.streaming"),
-        *("agentor.output", "agentor.tracing"),
+        *("agentor.output", "agentor.tracing", "agentor.consent", "agentor.definition"),
+        "agentor.plan",
     ],
     "readers": [f"agentor.{name}" for name in ("export", "viewer", "server", "testing", "demo")],
     "doors": [

@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
+from agentor.engine.daemon_thread import in_thread
 from agentor.engine.effects import Happened, Unknown, Verdict, find_out
 from agentor.engine.events import Event
+from agentor.engine.redact import SECRETS
 from agentor.engine.replay import IN_DOUBT, NO_FAILURES, REJECTED, WITHDRAWN, Batch, RunState
 from agentor.engine.request import Call
 from agentor.engine.result_text import result_text
 from agentor.engine.staged import Staged
-from agentor.engine.tool_perform import in_thread
 from agentor.engine.tools import RunContext, Tool, ToolOutcome, perform
 
 logger = logging.getLogger("agentor")
@@ -47,12 +48,14 @@ class Calling:
         self,
         tools: Mapping[str, Tool],
         run_id: str,
+        is_recorded: bool,
         context: Any,
         max_failures: int,
         timeout_s: float | None,
     ) -> None:
         self._tools = tools
         self._run_id = run_id
+        self._is_recorded = is_recorded
         self._context = context
         self._max_failures = max_failures
         self._timeout_s = timeout_s
@@ -181,7 +184,7 @@ class Calling:
         reconcile = tool.reconcile
         try:
             if reconcile is not None and not inspect.iscoroutinefunction(reconcile):
-                answer = await in_thread(lambda: reconcile(context), tool.name)
+                answer = await in_thread(lambda: reconcile(context), f"reconcile-{tool.name}")
                 return await find_out(lambda _: answer, context)
             return await find_out(reconcile, context)
         except Exception:
@@ -191,7 +194,7 @@ class Calling:
     def _context_of(self, batch: Batch, call: Call) -> RunContext:
         return RunContext(
             self._context,
-            run_id=self._run_id,
+            run_id=self._run_id if self._is_recorded else None,
             call_id=call.call_id,
             idempotency_key=f"{batch.origin or self._run_id}:{batch.seq}:{call.position}",
             args=dict(batch.edited.get(call.position, call.args)),
@@ -219,8 +222,8 @@ class Calling:
             ev.TOOL_RESULT,
             name=call.name,
             call_id=call.call_id,
-            result=text,
-            error=error,
+            result=SECRETS.hide(text),
+            error=None if error is None else SECRETS.hide(error),
             turn=state.turn,
         )
 

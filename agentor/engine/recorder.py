@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event
 from agentor.engine.store.protocol import AppendsMany, Lease, Store, Submits
 from agentor.errors import LeaseError, SequenceConflictError, StoreError
@@ -33,6 +34,7 @@ class Recorder:
         lease: Callable[[], Lease | None] = lambda: None,
     ) -> None:
         self._store = store
+        self._write = self._writer(store)
         self._run_id = run_id
         self._strict = durability == "strict"
         self._lease = lease
@@ -62,21 +64,31 @@ class Recorder:
                 raise
             await self._write()
 
-    async def _write(self) -> None:
-        store: object = self._store  # what it offers beyond the protocol is found by asking
-        events = list(self.unsaved)
-        if not events:
-            return
+    def _writer(self, store: object) -> Callable[[], Awaitable[None]]:
+        """How this store takes what is unsaved, found by what it offers; once, for asking a protocol is not cheap."""
         if isinstance(store, Submits):
+            return lambda: self._submit(store)
+        if isinstance(store, AppendsMany):
+            return lambda: self._append_many(store)
+        return self._append_each
+
+    async def _submit(self, store: Submits) -> None:
+        if self.unsaved:
+            events = list(self.unsaved)
             await asyncio.wrap_future(store.submit(self._run_id, events, self._lease()))
             self.unsaved.clear()
-        elif isinstance(store, AppendsMany):
+
+    async def _append_many(self, store: AppendsMany) -> None:
+        if self.unsaved:
+            events = list(self.unsaved)
             await off_loop(store, store.append_many, self._run_id, events, self._lease())
             self.unsaved.clear()
-        elif isinstance(store, Store):
-            for event in events:
-                await off_loop(store, store.append, self._run_id, event)
-                del self.unsaved[0]
+
+    async def _append_each(self) -> None:
+        assert self._store is not None
+        for event in list(self.unsaved):
+            await off_loop(self._store, self._store.append, self._run_id, event)
+            del self.unsaved[0]
 
     async def _drop_saved(self) -> bool:
         """Forget what an earlier save brought to the disk although it seemed to fail; whether there was any."""
@@ -108,7 +120,7 @@ class Recorder:
 async def off_loop(store: Any, call: Callable[..., _Result], *args: Any) -> _Result:
     """Call a store without holding up the event loop; at once if the store says that it never blocks."""
     if getattr(store, "blocking", True):
-        return await asyncio.to_thread(call, *args)
+        return await in_thread(lambda: call(*args), "store")
     return call(*args)
 
 

@@ -15,7 +15,7 @@ _SHORTEST: Final = (
 # A filter works only on the logger that a record was made with, so each of them is named.
 _LOGGERS: Final = (
     *("openai", "openai._base_client", "openai._response", "openai._legacy_response"),
-    *("httpx2", "httpx", "agentor.models"),
+    *("httpx2", "httpx", "agentor", "agentor.models", "agentor.tools"),
     *(
         f"{core}.{part}"
         for core in ("httpcore2", "httpcore")
@@ -63,6 +63,10 @@ class _Filter(logging.Filter):
         safe = SECRETS.hide(told)
         if safe != told:
             record.msg, record.args = safe, ()
+        if record.exc_info:
+            trace = logging.Formatter().formatException(record.exc_info)
+            if (safe := SECRETS.hide(trace)) != trace:
+                record.exc_info, record.exc_text = None, safe
         return True
 
 

@@ -23,6 +23,7 @@ from agentor.engine.events import Event
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
 from agentor.engine.recorder import Durability, Recorder
+from agentor.engine.redact import hide_in_error
 from agentor.engine.replay import Batch, RunState
 from agentor.engine.request import Call
 from agentor.engine.responses import Model
@@ -77,7 +78,12 @@ class Runner:
         self._recorder = Recorder(store, run_id, spec.durability, lambda: self._keeper.lease)
         self._asking = Asking(spec.models, spec.output, audience)
         self._calling = Calling(
-            spec.tools, run_id, spec.context, spec.max_tool_failures, spec.tool_timeout_s
+            spec.tools,
+            run_id,
+            store is not None,
+            spec.context,
+            spec.max_tool_failures,
+            spec.tool_timeout_s,
         )
         self._started_at = clock.now()
 
@@ -96,6 +102,7 @@ class Runner:
         except (StoreError, LeaseError):
             raise
         except Exception as error:
+            hide_in_error(error)
             await self._fail(error)
             raise
 

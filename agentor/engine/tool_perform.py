@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
-import inspect
 import logging
-import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from agentor.engine import clock
 from agentor.engine.result_text import error_text
@@ -22,8 +19,6 @@ from agentor.engine.run_context import RunContext
 
 if TYPE_CHECKING:
     from agentor.engine.tools import Tool
-
-T = TypeVar("T")
 
 _logger = logging.getLogger("agentor.tools")
 
@@ -112,7 +107,10 @@ class _Attempt:
 async def _ends_within(task: asyncio.Task[None], limit_s: float | None) -> bool:
     """Wait for the task, by the installed clock. Neither the limit nor our own cancellation touches it."""
     if limit_s is None:
-        await asyncio.wait({task})
+        if not task.done():
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            task.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
+            await ended
         return True
     timer = asyncio.ensure_future(clock.sleep(limit_s))
     try:
@@ -120,35 +118,3 @@ async def _ends_within(task: asyncio.Task[None], limit_s: float | None) -> bool:
     finally:
         timer.cancel()
     return task.done()
-
-
-async def in_thread(work: Callable[[], T], name: str) -> T:
-    """Run `work` in a daemon thread of its own, with the caller's context variables.
-
-    Not in a pool: a pool's threads hold up the interpreter's exit, and a stuck tool would take a place in it.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def tell(outcome: tuple[Any, BaseException | None]) -> None:
-        if not done.done():  # else nobody waits for it any more
-            done.set_result(outcome)
-        elif inspect.iscoroutine(outcome[0]):
-            outcome[0].close()
-
-    def run() -> None:
-        outcome: tuple[Any, BaseException | None]
-        try:
-            outcome = (context.run(work), None)
-        except BaseException as error:
-            outcome = (None, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, the run long over
-            loop.call_soon_threadsafe(tell, outcome)
-
-    threading.Thread(target=run, name=f"agentor-tool-{name}", daemon=True).start()
-    value, error = await done
-    if error is not None:
-        raise error
-    result: T = value
-    return result

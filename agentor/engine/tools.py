@@ -21,11 +21,12 @@ from typing import Any, Final, overload
 
 from agentor.engine import strict_json
 from agentor.engine.argument_faults import InvalidArgumentsError, check_object
+from agentor.engine.daemon_thread import in_thread
 from agentor.engine.docstrings import read_docstring
 from agentor.engine.effects import Effect, OnDoubt, check_effect
 from agentor.engine.result_text import RESULT_LIMIT, error_text, result_text
 from agentor.engine.run_context import RunContext
-from agentor.engine.tool_perform import ToolOutcome, in_thread, perform
+from agentor.engine.tool_perform import ToolOutcome, perform
 from agentor.engine.tool_schema import ToolSchema
 from agentor.engine.tool_signature import (
     is_method_of_a_class,
@@ -113,7 +114,7 @@ class Tool:
         if _is_async(self.invoke):
             value = await self.invoke(**keywords)
         else:
-            value = await in_thread(lambda: self._answer(keywords), self.name)
+            value = await in_thread(lambda: self._answer(keywords), f"tool-{self.name}")
         if inspect.isawaitable(value):  # of a function that is not async itself
             value = await value
         if isinstance(value, AsyncGenerator):

@@ -119,7 +119,7 @@ def test_a_failing_run_tells_the_key_and_the_headers_to_nobody(
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
         assert server.requests[0].headers["x-gateway"] == HEADER
     log = "\n".join(event.to_json() for event in store.load("r"))
-    shown = repr(agent) + repr(agent.model) + repr(vars(agent)["_plan"])
+    shown = repr(agent) + repr(agent.model) + repr(vars(agent)["_spec"])
     agent.close()
     assert leaks(everything_said_of(caught.value)) == []
     assert leaks(log) == []

@@ -26,13 +26,7 @@ def parse_arguments(text: Any) -> tuple[dict[str, Any], str | None]:
     if text is None or not str(text).strip():
         return {}, None
     try:
-        value = json.loads(
-            str(text),
-            object_pairs_hook=_pairs,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            parse_int=_integer,
-        )
+        value = _decoder.decode(str(text))
     except RecursionError:
         return {}, "the arguments are nested too deeply"
     except _Fault as fault:
@@ -82,6 +76,14 @@ def _integer(text: str) -> int:
     if len(text) > MAX_DIGITS:
         raise _Fault(f"hold an integer of {len(text)} digits, which is too large")
     return int(text)
+
+
+_decoder: Final = json.JSONDecoder(
+    object_pairs_hook=_pairs,
+    parse_constant=_refuse_constant,
+    parse_float=_finite,
+    parse_int=_integer,
+)
 
 
 def _json_type(value: Any) -> str:

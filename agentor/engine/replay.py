@@ -324,22 +324,23 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
     transcript = state.transcript
     if (messages := event.__dict__.get("messages")) is not None and not callable(messages):
         transcript = Transcript(messages)  # the log of an older version carries them whole
+    calls = read_calls(event, transcript)
+    cut = event.finish_reason if event.finish_reason in CUT_REASONS else None
+    batch = None
+    if calls:
+        batch = Batch(seq, assistant_message(event, calls), calls, event.source, cut)
     state = _with(
         state,
         seq=seq,
         transcript=transcript,
         turn=state.turn + 1,
-        usage=state.usage + (event.usage or Usage()),
+        usage=state.usage + event.usage if event.usage is not None else state.usage,
         model=event.model or state.model,
-        batch=None,
+        batch=batch,
         answer=None,
         said=False,
     )
-    cut = event.finish_reason if event.finish_reason in CUT_REASONS else None
-    if calls := read_calls(event, transcript):
-        batch = Batch(seq, assistant_message(event, calls), calls, event.source, cut)
-        return _with(state, batch=batch)
-    return _answered(state, event, cut)
+    return state if calls else _answered(state, event, cut)
 
 
 def _answered(state: RunState, event: Event, cut: str | None) -> RunState:
@@ -389,21 +390,21 @@ def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
 
 
 def _tool_result(state: RunState, event: Event, seq: int) -> RunState:
-    state = _with(state, seq=seq, failures=_failures(state.failures, event))
-    batch = state.batch
+    failures, batch = _failures(state.failures, event), state.batch
     if batch is None:
-        return state
+        return _with(state, seq=seq, failures=failures)
     call = batch.find(event, [call.position for call in batch.missing])
     if call is None:
-        return state
+        return _with(state, seq=seq, failures=failures)
     answers = {**batch.answers, call.position: _told(event)}
     if len(answers) < len(batch.calls):
-        return _with(state, batch=_with(batch, answers=answers))
+        batch = _with(batch, answers=answers)
+        return _with(state, seq=seq, failures=failures, batch=batch)
     messages = [tool_message(call, answers[call.position]) for call in batch.calls]
     transcript = state.transcript.with_group(batch.message, messages, batch.source)
     if batch.then:
         transcript = transcript.extended(len(transcript), batch.then)
-    return _with(state, batch=None, transcript=transcript)
+    return _with(state, seq=seq, failures=failures, batch=None, transcript=transcript)
 
 
 def _told(event: Event) -> str:

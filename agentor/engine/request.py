@@ -120,9 +120,10 @@ class Transcript:
         The list is the caller's, the messages are shared: treat them as read-only.
         """
         messages = self._shared.messages[: self._length]
-        for index, origin in self._shared.origins.items():
-            if index < self._length and origin != source:
-                messages[index] = _without_provider_fields(messages[index])
+        if not self._shared.sources <= {source}:
+            for index, origin in self._shared.origins.items():
+                if index < self._length and origin != source:
+                    messages[index] = _without_provider_fields(messages[index])
         return messages
 
     def _grown(self, messages: list[Message], source: str | None) -> Transcript:
@@ -138,12 +139,13 @@ class Transcript:
 class _Shared:
     """What the views of one conversation have in common: append-only."""
 
-    __slots__ = ("digests", "ids", "messages", "origins")
+    __slots__ = ("digests", "ids", "messages", "origins", "sources")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.ids: dict[str, int] = {}  # call id -> index of the message that asked
         self.origins: dict[int, str | None] = {}  # index -> the server whose fields it carries
+        self.sources: set[str | None] = set()  # all of these servers
         self.digests: list[str] = [""]  # of the first i messages, as far as somebody asked
 
     def add(self, messages: Iterable[Message], source: str | None) -> None:
@@ -153,6 +155,7 @@ class _Shared:
                 self.ids[call["id"]] = index
             if source is not None and _has_provider_fields(message):
                 self.origins[index] = source
+                self.sources.add(source)
             self.messages.append(message)
 
     def first(self, length: int) -> _Shared:
@@ -160,6 +163,7 @@ class _Shared:
         copy.messages = self.messages[:length]
         copy.ids = {call_id: index for call_id, index in self.ids.items() if index < length}
         copy.origins = {index: source for index, source in self.origins.items() if index < length}
+        copy.sources = set(copy.origins.values())
         copy.digests = self.digests[: length + 1]
         return copy
 

@@ -167,21 +167,28 @@ class Runner:
         arrived: deque[tuple[Call, ToolOutcome | Parked]],
     ) -> None:
         """Results that arrive together share a commit."""
+        if len(calls) == 1:
+            await calls[0]
+            await self._record_arrived(arrived)
+            return
         running = {asyncio.create_task(call) for call in calls}
         try:
             while running:
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                staged = Staged(self.state)
-                while arrived:
-                    self._calling.add_outcome(staged, *arrived.popleft())
-                await self._record(staged)
+                await self._record_arrived(arrived)
         finally:
             for task in running:
                 task.cancel()
             if running:
                 await asyncio.wait(running)
+
+    async def _record_arrived(self, arrived: deque[tuple[Call, ToolOutcome | Parked]]) -> None:
+        staged = Staged(self.state)
+        while arrived:
+            self._calling.add_outcome(staged, *arrived.popleft())
+        await self._record(staged)
 
     # Recording ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import pytest
 from store_disks import FaultyDisk
 
 from agentor.engine.events import Event
-from agentor.engine.store import SQLiteStore
+from agentor.engine.store import SQLiteStore, sqlite_guard
 from agentor.engine.store import sqlite_file as opening
 from agentor.errors import LogCorruptError, SequenceConflictError, StoreError
 
@@ -55,6 +55,51 @@ def test_the_default_syncs_each_commit(disk: FaultyDisk, tmp_path: Path) -> None
         for _ in range(10):
             store.append("run", said("more"))
         assert disk.syncs - before == 10
+
+
+def test_what_is_acknowledged_after_a_failed_sync_and_a_restart_survives_a_power_cut(
+    disk: FaultyDisk, tmp_path: Path
+) -> None:
+    (tmp_path / "after").mkdir()
+    path = tmp_path / "runs.db"
+    store = SQLiteStore(path, vfs="faulty")
+    store.append("run", said("1", 1))
+    disk.cannot_sync = True
+    with pytest.raises(StoreError):
+        store.append("run", said("2", 2))
+    disk.cannot_sync = False
+    abandon(store)
+    with SQLiteStore(path, vfs="faulty") as store:
+        acknowledged = len(store.load("run")) + 1
+        store.append("run", said("after the restart", acknowledged))
+        disk.after_power_cut(tmp_path / "after")
+    with SQLiteStore(tmp_path / "after" / "runs.db") as left:
+        assert len(left.load("run")) == acknowledged
+        assert texts(left)[-1] == "after the restart"
+        assert left.integrity_check() == []
+
+
+def abandon(store: SQLiteStore) -> None:
+    """Let go of the file as a killed process does: nothing is written any more."""
+    store._finalizer.detach()
+    store._readers.abandon()
+    store._writer.abandon()
+    sqlite_guard.closed(store._identity)
+
+
+def test_a_store_that_cannot_be_set_up_keeps_nothing_open(disk: FaultyDisk, tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    empty = apsw.Connection(str(path), vfs="faulty")
+    empty.pragma("journal_mode", "WAL")
+    empty.close()
+    disk.is_full = True
+    with pytest.raises(StoreError, match="full") as caught:
+        SQLiteStore(path, vfs="faulty")
+    open_still = [each.filename for each in apsw.connections()]
+    assert str(path) not in open_still
+    assert (
+        caught.value.__traceback__ is not None
+    )  # kept until here, and with it whatever it refers to
 
 
 @pytest.mark.parametrize("fault", ["is_full", "is_broken"])

@@ -77,7 +77,11 @@ class SQLiteStore:
         create_private(self.path)
         with guard.opening(self.path) as self._identity:
             connection = open_connection(self._settings)
-            self._version = set_up_schema(connection, self.path)
+            try:
+                self._version = set_up_schema(connection, self.path)
+            except BaseException:
+                connection.close()
+                raise
         self._writer = Writer(connection, self.path, partial(check_file, self.path, self._identity))
         self._readers = Readers(self.path, partial(open_connection, self._settings, read_only=True))
         self._finalizer = weakref.finalize(

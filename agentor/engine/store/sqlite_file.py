@@ -152,6 +152,22 @@ def _prepare(connection: apsw.Connection, settings: Settings) -> None:
         )
     connection.pragma("synchronous", settings.synchronous)
     connection.pragma("journal_size_limit", _JOURNAL_SIZE_LIMIT)
+    _start_wal_anew(connection, settings)
+
+
+def _start_wal_anew(connection: apsw.Connection, settings: Settings) -> None:
+    """Bring what is in the WAL into the file before anything is written behind it, unless others use it now.
+
+    A commit whose sync failed was refused, but its frames stay in the system's cache, from where no later sync
+    writes them. If every process then ends, SQLite's recovery takes these frames for committed, and what is written
+    behind them would be lost with them in a power cut. While others use the file there was no recovery.
+    """
+    connection.set_busy_timeout(0)
+    try:
+        with contextlib.suppress(apsw.BusyError, apsw.ReadOnlyError):
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    finally:
+        connection.set_busy_timeout(int(settings.busy_timeout_s * 1000))
 
 
 def _version(connection: apsw.Connection) -> int:

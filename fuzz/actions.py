@@ -37,6 +37,21 @@ def fork(world: World, worker: str, run: str, fork: str, at: int | None, says: s
     place.begin(f"fork {run} as", fork, lambda: place.agent.afork(run, says, fork_id=fork, at=at))
 
 
+def decide(world: World, worker: str, approve: bool, number: int | None) -> None:
+    """A person consents to a call that waits, perhaps with another argument, or refuses it."""
+    waiting = world.waiting()
+    if waiting is None:
+        return
+    run, call_id = waiting
+    place = world.worker(worker)
+    agent = place.agent
+    if approve:
+        args = None if number is None else {"number": number}
+        place.begin(f"approve {call_id} of", run, lambda: agent.aapprove(run, call_id, args))
+    else:
+        place.begin(f"reject {call_id} of", run, lambda: agent.areject(run, call_id, "no"))
+
+
 def crash(world: World, worker: str, where: str, known_dead: bool) -> None:
     """A worker is killed, now or at its next commit."""
     victim = world.victim(worker)
@@ -110,7 +125,7 @@ def _plan(world: World, call: Call, effect: Effect, after: int, times: int) -> N
 
 
 _EACH: Final = (
-    *(start, resume, take_over, fork),
+    *(start, resume, take_over, fork, decide),
     *(crash, stop, stall),
     *(power, disk_error, disk_full, slow_disk, locked),
 )

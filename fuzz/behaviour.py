@@ -11,7 +11,7 @@ import json
 import random
 from typing import TYPE_CHECKING, Any, Final
 
-from agentor import function_tool
+from agentor import DidNotHappen, Happened, Unknown, function_tool
 from agentor.engine.events import Usage
 from agentor.engine.responses import ModelResponse, ToolCall
 from agentor.engine.run_context import RunContext
@@ -103,7 +103,44 @@ async def stumble(ctx: RunContext, number: int) -> str:
     return f"got {number}"
 
 
-TOOLS: Final = (look, wander, stumble)
+@function_tool(effect="idempotent")
+async def save(ctx: RunContext, number: int) -> str:
+    """May be started again with the same key."""
+    await _work(ctx, mean_s=3.0)
+    return f"saved {number}"
+
+
+@function_tool(effect="once")
+async def send(ctx: RunContext, number: int) -> str:
+    """Must not be started twice for one call; what is in doubt stays in doubt."""
+    await _work(ctx, mean_s=5.0)
+    return f"sent {number}"
+
+
+async def _was_wired(ctx: RunContext) -> Happened | DidNotHappen | Unknown:
+    """The other side usually knows."""
+    worker: Worker = ctx.context
+    if not worker.world.calm and worker.rng.random() < 0.3:
+        return Unknown()
+    return Happened("wired") if worker.world.evidence.has_started(ctx) else DidNotHappen()
+
+
+@function_tool(effect="once", reconcile=_was_wired, on_doubt="park")
+async def wire(ctx: RunContext, number: int) -> str:
+    """Must not be started twice for one call; the other side can be asked, and at last a person."""
+    await _work(ctx, mean_s=5.0)
+    return f"wired {number}"
+
+
+@function_tool(needs_approval=True)
+async def pay(ctx: RunContext, number: int) -> str:
+    """Waits for a person's consent."""
+    await _work(ctx, mean_s=1.0)
+    return f"paid {number}"
+
+
+TOOLS: Final = (look, wander, stumble, save, send, wire, pay)
+ONCE: Final = frozenset({"send", "wire"})
 
 
 async def _work(ctx: RunContext, mean_s: float, hangs: float = 0.0, fails: float = 0.0) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agentor.engine.events import Event, RunResult
+from agentor.engine.run_context import RunContext
 from agentor.testing.checker import check_messages
 
 # Of its loop, within which a worker that was suspended sees that its lease has run out.
@@ -44,9 +45,13 @@ class ToolStart:
     worker: str
     run_id: str
     call_id: str
+    key: str  # the call's idempotency key
+    is_once: bool  # it must not be started twice
     claimed: bool  # its tool_call is in the log
     answered: bool  # its tool_result is in the log
+    consents: int  # of a person, to this call
     unsaved: bool  # a save of this run had failed, and the run goes on by its durability
+    just_woken: bool  # the worker was suspended and has not had the time to notice what it missed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,10 @@ class Evidence:
         self.requests += 1
         self.illegal_requests += check_messages(messages)
         return self.requests
+
+    def has_started(self, ctx: RunContext) -> bool:
+        """Whether a call has ever been started, by anybody."""
+        return any(start.key == ctx.idempotency_key for start in self.tool_starts)
 
     def append(self, worker: str, run_id: str, events: list[Event], term: int | None) -> None:
         newest = self.newest_terms.get(run_id)

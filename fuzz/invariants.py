@@ -71,6 +71,18 @@ def settled_calls_never_run_again(evidence: Evidence, ledger: Ledger) -> Iterato
             yield f"{start.call_id} of {start.run_id} started by {start.worker} although answered"
 
 
+def once_tools_start_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """A tool that must not be started twice for one call is not, unless a person consented to it, its claim could not
+    be saved, or its worker was suspended between the claim and the start."""
+    starts: dict[str, list[str]] = {}
+    for start in evidence.tool_starts:
+        if start.is_once and not start.unsaved and not start.just_woken:
+            workers = starts.setdefault(start.key, [])
+            workers.append(start.worker)
+            if len(workers) > 1 + start.consents:
+                yield f"{start.key} was started by {' and by '.join(workers)}"
+
+
 def usage_is_the_sum_of_generations(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """What a run is said to have used is the sum over the generations of its log, in results and in summaries."""
     for result in evidence.results:
@@ -154,6 +166,7 @@ ALL: Final[tuple[Invariant, ...]] = (
     finished_runs_call_nothing,
     tools_start_after_their_claim,
     settled_calls_never_run_again,
+    once_tools_start_once,
     usage_is_the_sum_of_generations,
     forks_leave_their_parents_alone,
     one_worker_goes_on_at_each_seq,

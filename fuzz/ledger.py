@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import apsw
 
 from agentor.engine.decide import AskModel, decide
-from agentor.engine.events import Event
-from agentor.engine.replay import RunState, evolve
+from agentor.engine.events import APPROVAL, TOOL_RESULT, Event
+from agentor.engine.replay import Batch, RunState, evolve
 from agentor.engine.request import build_request
 from agentor.errors import LogCorruptError
 from agentor.testing.checker import check_messages
@@ -34,6 +35,32 @@ class Log:
     @property
     def state(self) -> RunState:
         return self.states[-1]
+
+    def batch(self, seq: int) -> Batch | None:
+        """The batch of the generation at `seq`, as it stood last."""
+        found = None
+        for state in self.states[seq:]:
+            if state.batch is None or state.batch.seq != seq:
+                break
+            found = state.batch
+        return found
+
+    def has_result(self, seq: int, call_id: str) -> bool:
+        """Whether a call of the batch of the generation at `seq` has its result."""
+        about = self._about_batch(seq)
+        return any(event.type == TOOL_RESULT and event.call_id == call_id for event in about)
+
+    def consents(self, seq: int, call_id: str) -> int:
+        """How often a person has consented to a call of that batch."""
+        about = [event for event in self._about_batch(seq) if event.call_id == call_id]
+        return sum(event.type == APPROVAL and event.status == "approved" for event in about)
+
+    def _about_batch(self, seq: int) -> Iterator[Event]:
+        """The events while the batch of the generation at `seq` is open, the one that settles it included."""
+        for state, event in zip(self.states[seq:], self.events[seq:], strict=False):
+            if state.batch is None or state.batch.seq != seq:
+                return
+            yield event
 
     def up_to(self, seq: int) -> Log:
         return Log(self.bodies[:seq], self.events[:seq], self.states[: seq + 1])

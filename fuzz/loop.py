@@ -62,7 +62,7 @@ class Timeline:
 class ProcessLoop:
     """The event loop of one simulated process; only what agentor and asyncio's own tasks ask of a loop.
 
-    `run_in_executor` calls the function after `delay_s()` seconds, on the loop: threads would not be deterministic.
+    What is meant for a thread is done on the loop after `delay_s()` seconds: threads would not be deterministic.
     """
 
     def __init__(
@@ -206,15 +206,23 @@ class ProcessLoop:
         self, future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]
     ) -> None:
         """A thread's work, in one piece. A thread cannot be cancelled, so neither is this."""
-        self.in_thread = True
         try:
-            value = func(*args)
+            value = self._as_thread(lambda: func(*args))
         except Exception as error:
             if not future.done():
                 future.set_exception(error)
         else:
             if not future.done():
                 future.set_result(value)
+
+    def run_as_thread(self, work: Callable[[], object]) -> None:
+        """What a thread would do, done on this loop after the delay, in one piece."""
+        self.call_later(self._delay_s(), self._as_thread, work)
+
+    def _as_thread(self, work: Callable[[], T]) -> T:
+        self.in_thread = True
+        try:
+            return work()
         finally:
             self.in_thread = False
 
@@ -229,3 +237,13 @@ class ProcessLoop:
 
     def is_closed(self) -> bool:
         return self._closed
+
+
+class SteppedThread:
+    """In place of `threading.Thread`: it runs on the event loop of the process that starts it."""
+
+    def __init__(self, *, target: Callable[[], object], name: str, daemon: bool) -> None:
+        self._target = target
+
+    def start(self) -> None:
+        cast(ProcessLoop, asyncio.get_running_loop()).run_as_thread(self._target)

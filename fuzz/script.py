@@ -88,6 +88,17 @@ def _fork(draft: _Draft) -> None:
     )
 
 
+def _decide(draft: _Draft) -> None:
+    for _ in range(2):
+        draft.add(
+            draft.time(),
+            "decide",
+            worker=draft.worker(),
+            approve=draft.rng.random() < 0.7,
+            number=draft.rng.choice((None, None, 7)),
+        )
+
+
 def _crash(draft: _Draft) -> None:
     where = draft.rng.choice(("now", "before a commit", "after a commit"))
     worker, at, dead = draft.worker(), draft.time(), draft.rng.random() < 0.5
@@ -146,6 +157,7 @@ _KINDS: Final[dict[Callable[[_Draft], None], float]] = {
     _start: 1,
     _resume: 3,
     _fork: 2,
+    _decide: 2,
     _crash: 4,
     _stop: 1,
     _stall: 3,

@@ -14,7 +14,7 @@ from agentor.engine.events import Event, RunResult
 from agentor.engine.run_context import RunContext
 from agentor.engine.store.protocol import Lease
 from agentor.errors import LeaseError, ModelError, SequenceConflictError
-from fuzz.behaviour import TOOL_TIMEOUT_S, TOOLS, SeededModel
+from fuzz.behaviour import ONCE, TOOL_TIMEOUT_S, TOOLS, SeededModel
 from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, ToolStart
 from fuzz.loop import ProcessLoop
 from fuzz.stepped_store import CommitPoint, ProcessEnded, SteppedStore
@@ -44,7 +44,7 @@ class Worker:
         self.woken_at = -1_000_000  # iteration of its loop
         self.wakes_when_taken = False
         self._acts: list[tuple[str, str]] = []  # model calls and tools under way: run id, what
-        self._operations: list[asyncio.Task[RunResult]] = []
+        self._operations: list[asyncio.Task[RunResult | None]] = []
         self.loop = ProcessLoop(world.timeline, name, self._store_delay_s)
         self.loop.skew_s = self.rng.uniform(-SKEW_MAX_S, SKEW_MAX_S)
         self.store = SteppedStore(
@@ -71,11 +71,11 @@ class Worker:
     # Its life -------------------------------------------------------------------------------------------------------
 
     def begin(
-        self, what: str, run_id: str, work: Callable[[], Coroutine[Any, Any, RunResult]]
-    ) -> asyncio.Task[RunResult]:
+        self, what: str, run_id: str, work: Callable[[], Coroutine[Any, Any, RunResult | None]]
+    ) -> asyncio.Task[RunResult | None]:
         """Start an operation of the agent in this process."""
 
-        async def named() -> RunResult:
+        async def named() -> RunResult | None:
             _run_id.set(run_id)
             return await work()
 
@@ -117,7 +117,7 @@ class Worker:
             return self.rng.uniform(1, 40)
         return self.rng.expovariate(100)
 
-    def _ended(self, what: str, task: asyncio.Task[RunResult]) -> None:
+    def _ended(self, what: str, task: asyncio.Task[RunResult | None]) -> None:
         if self.dead:
             return
         if task.cancelled():
@@ -163,19 +163,22 @@ class Worker:
         assert ctx.run_id is not None
         assert ctx.call_id is not None
         assert ctx.idempotency_key is not None
-        ledger = self.world.ledger
-        ledger.refresh()
-        batch_seq = int(ctx.idempotency_key.rsplit(":", 2)[1])
-        log = ledger.logs.get(ctx.run_id)
-        kinds = _kinds_of_call(log.events[batch_seq:], ctx.call_id) if log is not None else ()
+        self.world.ledger.refresh()
+        log = self.world.ledger.logs.get(ctx.run_id)
+        _, batch_seq, position = ctx.idempotency_key.rsplit(":", 2)
+        batch = None if log is None else log.batch(int(batch_seq))
         self.world.evidence.tool_starts.append(
             ToolStart(
                 worker=self.name,
                 run_id=ctx.run_id,
                 call_id=ctx.call_id,
-                claimed="tool_call" in kinds,
-                answered="tool_result" in kinds,
+                key=ctx.idempotency_key,
+                is_once=batch is not None and batch.calls[int(position)].name in ONCE,
+                claimed=batch is not None and int(position) in batch.started,
+                answered=log is not None and log.has_result(int(batch_seq), ctx.call_id),
+                consents=0 if log is None else log.consents(int(batch_seq), ctx.call_id),
                 unsaved=ctx.run_id in self.unsaved,
+                just_woken=self._iterations_awake() <= ITERATIONS_TO_NOTICE,
             )
         )
 
@@ -230,17 +233,6 @@ class Worker:
                 else (),
             )
         )
-
-
-def _kinds_of_call(following: list[Event], call_id: str) -> set[str]:
-    """The types of the events that speak of a call, of those that follow its generation up to the next."""
-    kinds = set()
-    for event in following:
-        if event.type in ("generation", "run_start"):
-            break
-        if event.call_id == call_id:
-            kinds.add(event.type)
-    return kinds
 
 
 def _is_expected(error: BaseException) -> bool:

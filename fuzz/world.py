@@ -13,6 +13,7 @@ import os
 import random
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ from fuzz.disk import Disk, DiskVFS, Survival
 from fuzz.evidence import Evidence, Forked, Resumed
 from fuzz.invariants import Breach, judge
 from fuzz.ledger import Ledger
-from fuzz.loop import Timeline
+from fuzz.loop import SteppedThread, Timeline
 from fuzz.rival import Rival
 from fuzz.script import SAFETY_S, Action
 from fuzz.virtual_clock import VirtualClock
@@ -47,7 +48,7 @@ STEPS_TO_SETTLE: Final = (
     20_000  # loop iterations within which everybody must have ended what he did
 )
 STEPS_TO_END: Final = 2_000  # within which a resumed run must have ended
-RESUMES_TO_END: Final = 3  # of a run, when nothing fails any more
+RESUMES_TO_END: Final = 4  # of a run, when nothing fails any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,14 @@ class World:
         ]
         return next(iter([*asleep, *left]), None)
 
+    def waiting(self) -> tuple[str, str] | None:
+        """A call that a person has to decide upon: the run's id and the call's."""
+        self.ledger.refresh()
+        for run_id, log in self.ledger.logs.items():
+            if log.state.batch is not None and log.state.batch.waiting:
+                return run_id, log.state.batch.waiting[0].call_id
+        return None
+
     def owner_id(self) -> str:
         """The name of a new lease holder in the process that is running."""
         process = self.timeline.current
@@ -159,7 +168,10 @@ class World:
         if self._trace is not None:
             self._trace(line)
 
-    def finished(self, worker: Worker, what: str, result: RunResult) -> None:
+    def finished(self, worker: Worker, what: str, result: RunResult | None) -> None:
+        if result is None:
+            self.note(worker, what, "done")
+            return
         tokens = result.usage.total_tokens
         self.note(worker, what, result.status, f"{len(result.events)} events, {tokens} tokens")
         self.evidence.results.append(result)
@@ -294,6 +306,7 @@ class World:
         for _ in range(RESUMES_TO_END):
             if self.ledger.logs[run_id].state.is_complete:
                 return
+            self._decide_all(finisher, run_id)
             task = finisher.begin("resume", run_id, lambda: finisher.agent.aresume(run_id))
             self._wait_for_everybody(f"the resume of {run_id}", STEPS_TO_END)
             if finisher.dead:
@@ -304,6 +317,17 @@ class World:
         if not self.ledger.logs[run_id].state.is_complete:
             status = self.ledger.logs[run_id].state.status
             self.evidence.stuck.append(f"{run_id} is {status} after {RESUMES_TO_END} resumes")
+
+    def _decide_all(self, finisher: Worker, run_id: str) -> None:
+        """Consent to whatever waits."""
+        batch = self.ledger.logs[run_id].state.batch
+        for call_id in [call.call_id for call in batch.waiting] if batch is not None else []:
+            self._approve(finisher, run_id, call_id)
+        self._wait_for_everybody(f"the decisions of {run_id}", STEPS_TO_END)
+
+    def _approve(self, finisher: Worker, run_id: str, call_id: str) -> None:
+        agent = finisher.agent
+        finisher.begin(f"approve {call_id} of", run_id, lambda: agent.aapprove(run_id, call_id))
 
     def _resume_finished(self, finisher: Worker, run_id: str) -> None:
         if finisher.dead or not self.ledger.logs[run_id].state.is_complete:
@@ -368,6 +392,7 @@ def living(
             clock.installed(world.clock),
             mock.patch.object(lease_module, "owner_id", world.owner_id),
             mock.patch.object(sqlite_leases, "is_gone", world.is_gone),
+            mock.patch.object(threading, "Thread", SteppedThread),
             mock.patch.object(logger, "disabled", True),
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
         ):

@@ -23,6 +23,10 @@
 -- part; its own events go on from parent_seq + 1. To read a run, read your parent up to parent_seq, then
 -- yourself; parents may be forks too. Since events never change, sharing them is safe.
 --
+-- A run that is *deleted* leaves every list at once. Its events go in small steps, from the last one backwards, down
+-- to those that a fork still needs; its row stays as long as there are any, with deleted_at set, and goes when the
+-- last such fork goes.
+--
 -- All names begin with agentor_, so that these tables can live in your application's own database. Read them
 -- with any tool while no agentor process has the file open; while one has, read through agentor, or a copy.
 -- Times are seconds since the epoch.
@@ -39,16 +43,22 @@ CREATE TABLE agentor_runs (
     parent_seq       INTEGER NOT NULL DEFAULT 0,         -- the last seq it shares with it
     last_seq         INTEGER NOT NULL,
     status           TEXT    NOT NULL,                   -- of the last run_end; 'unfinished' without one
+    error            TEXT,                               -- of the last run_end
     agent            TEXT,
     model            TEXT,
-    input_tokens     INTEGER NOT NULL DEFAULT 0,         -- over all generations, inherited ones included
+    forked_from      TEXT,                               -- what its last fork event says, wherever it was written
+    forked_at        INTEGER,
+    turns            INTEGER NOT NULL DEFAULT 0,         -- over all generations, inherited ones included
+    input_tokens     INTEGER NOT NULL DEFAULT 0,
     output_tokens    INTEGER NOT NULL DEFAULT 0,
     total_tokens     INTEGER NOT NULL DEFAULT 0,
     cached_tokens    INTEGER NOT NULL DEFAULT 0,
     reasoning_tokens INTEGER NOT NULL DEFAULT 0,
     created_at       REAL    NOT NULL,
     updated_at       REAL    NOT NULL,
-    ended_at         REAL,
+    started_at       REAL,                               -- of its first run_start
+    ended_at         REAL,                               -- of the last run_end
+    deleted_at       REAL,                               -- then it is no run any more: see below
     CHECK ((parent IS NULL) = (parent_seq = 0))
 ) STRICT;
 

@@ -243,3 +243,48 @@ def test_a_database_of_the_program_gets_our_tables_beside_its_own(path: Path) ->
     assert connection.pragma("user_version") == 7
     assert connection.table_exists("main", "customers")
     connection.close()
+
+
+@pytest.mark.parametrize("count", [2**63, 2**200, -(2**70), -5])
+def test_a_count_of_tokens_that_no_column_can_hold_does_not_lose_the_event(
+    path: Path, count: int
+) -> None:
+    with SQLiteStore(path) as store:
+        events = [Event("generation", usage=Usage(count, 5, 2**53 - 2)) for _ in range(3)]
+        store.append_many("run", events)
+        assert [event.usage for event in store.load("run")] == [event.usage for event in events]
+        fork_run(store, "run", "early", at=2)
+        store.append("early", events[0])
+        row, early = store.runs()
+        assert row.usage.input_tokens == (2**53 - 1 if count > 0 else 0)
+        assert (row.usage.output_tokens, row.usage.total_tokens) == (15, 2**53 - 1)
+        assert (early.usage, early.turns) == (row.usage, 3)
+        assert store.integrity_check() == []
+        store.rebuild_runs()
+        assert store.runs()[0] == row
+
+
+def test_a_row_tells_turns_error_and_where_a_fork_came_from(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        store.append_many(
+            "run",
+            [
+                Event("run_start", started_at=5.0),
+                Event("generation"),
+                Event("run_end", status="failed", error="no luck", ended_at=6.0),
+                Event("run_start", started_at=7.0),
+                Event("generation"),
+                Event("run_end", error="again"),
+            ],
+        )
+        fork_run(store, "run", "early", at=3)
+        fork_run(store, "run", "middle", at=4)
+        run, early, middle = store.runs()
+        assert (run.turns, run.status, run.error) == (2, "failed", "again")
+        assert (run.started_at, run.ended_at, run.forked_from) == (5.0, None, None)
+        assert (early.turns, early.error, early.ended_at) == (1, "no luck", 6.0)
+        assert (early.forked_from, early.forked_at, early.started_at) == ("run", 3, 5.0)
+        assert (middle.status, middle.error, middle.ended_at) == ("unfinished", None, None)
+        assert store.integrity_check() == []
+        store.rebuild_runs()
+        assert store.runs() == [run, early, middle]

@@ -10,19 +10,28 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from agentor.engine import clock
 from agentor.engine.events import Event
-from agentor.engine.store.file_lock import FileLocks
+from agentor.engine.store.file_lock import FileLocks, is_at
 from agentor.engine.store.file_signals import FileSignals
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
-from agentor.engine.store.protocol import Lease, check_run_id, check_signal
-from agentor.errors import ConfigError, RunExistsError, RunNotFoundError, StoreError
+from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.pruning import Age, Choice, removed
+from agentor.engine.store.summary import status_of
+from agentor.errors import (
+    ConfigError,
+    LeaseHeldError,
+    LogCorruptError,
+    RunExistsError,
+    RunNotFoundError,
+    StoreError,
+)
 
 _SUFFIX = ".jsonl"
 
@@ -94,6 +103,36 @@ class FileStore:
         with _store_errors(target):
             self._create_whole(dst_run_id, target, content)
 
+    def delete(self, run_id: str) -> Removed:
+        """Take a run away; forks are copies and keep all they have. `RunNotFoundError`, `LeaseHeldError`."""
+        if not self.path(run_id).exists():
+            raise RunNotFoundError(run_id)
+        return removed([(run_id, self._remove(run_id))], [])
+
+    def prune(
+        self,
+        *,
+        older_than: Age | None = None,
+        status: str | Iterable[str] | None = None,
+        keep: int | None = None,
+        dry_run: bool = False,
+    ) -> Removed:
+        """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`."""
+        choice = Choice.checked(older_than, status, keep)
+        ages = []
+        for run_id in self.list_runs():
+            with contextlib.suppress(LogCorruptError):  # a damaged run is for a person to look at
+                status = status_of(self._read(run_id).events)
+                ages.append((run_id, status, self._changed_at(run_id)))
+        take = self._look_at if dry_run else self._remove
+        logs, held = [], []
+        for run_id, _ in choice.of(ages):
+            try:
+                logs.append((run_id, take(run_id)))
+            except LeaseHeldError:
+                held.append(run_id)
+        return removed(logs, held)
+
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """Lock the run for this process until `release`, or until the process ends."""
         with _store_errors(self.path(run_id)):
@@ -131,6 +170,30 @@ class FileStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _remove(self, run_id: str) -> list[str]:
+        """Take a run away that nobody holds; its lines."""
+        path = self.path(run_id)
+        lines: list[str] = []
+        with _store_errors(path), self._locks.removing(run_id):
+            if path.exists():
+                with _opened(path):  # no append is under way
+                    lines = _lines_of(path)
+                    path.unlink()
+            _sync_directory(self.directory)
+            self._signals.forget(run_id)
+            self._ends.pop(run_id, None)
+            self._ages.pop(run_id, None)
+        return lines
+
+    def _look_at(self, run_id: str) -> list[str]:
+        with _store_errors(self.path(run_id)):
+            self._locks.check(run_id, None)
+            return _lines_of(self.path(run_id))
+
+    def _changed_at(self, run_id: str) -> float:
+        with _store_errors(self.path(run_id)):
+            return self.path(run_id).stat().st_mtime
 
     def _read(self, run_id: str) -> JsonlLog:
         path = self.path(run_id)
@@ -208,6 +271,10 @@ def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
                 yield check_run_id(name), entry.stat()
 
 
+def _lines_of(path: Path) -> list[str]:
+    return path.read_text("utf-8", errors="replace").split("\n")[:-1]
+
+
 def _lines(bodies: Sequence[str]) -> bytes:
     return "".join(f"{body}\n" for body in bodies).encode()
 
@@ -215,13 +282,16 @@ def _lines(bodies: Sequence[str]) -> bytes:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[int, bool]]:
     """A locked descriptor for one append, and whether the file is new. The lock keeps processes apart."""
-    is_new = not path.exists()
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor, is_new
-    finally:
-        os.close(descriptor)
+    while True:
+        is_new = not path.exists()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if is_at(descriptor, path):  # else it was deleted while we waited
+                yield descriptor, is_new
+                return
+        finally:
+            os.close(descriptor)
 
 
 def _write_at(descriptor: int, offset: int, content: bytes) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,8 @@ class FileLocks:
         with self._lock:
             if run_id in self._held and self._held[run_id][1].owner == owner:
                 return self._renewed(run_id, ttl_s)
-            descriptor = self._open(run_id)
+            descriptor = self._locked(run_id)
             try:
-                _take(descriptor, run_id, fcntl.LOCK_EX)
                 term = _read(descriptor).get("term", 0) + 1
                 lease = Lease(run_id, owner, term, clock.now() + ttl_s, ttl_s)
                 _write(descriptor, _content(lease))
@@ -68,6 +68,17 @@ class FileLocks:
         with self._lock:
             self._check(lease)
 
+    @contextlib.contextmanager
+    def removing(self, run_id: str) -> Iterator[None]:
+        """Hold a run that nobody else holds, while it is taken away; its lock goes with it. `LeaseHeldError`."""
+        with self._lock:
+            descriptor = self._locked(run_id)
+            try:
+                yield
+                os.unlink(self._path(run_id))
+            finally:
+                os.close(descriptor)
+
     def close(self) -> None:
         with self._lock:
             for descriptor, _ in self._held.values():
@@ -92,7 +103,7 @@ class FileLocks:
     def _check_free(self, run_id: str) -> None:
         try:
             descriptor = os.open(self._path(run_id), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:  # nobody has ever held it
+        except FileNotFoundError:  # nobody has ever held it, or it has just been deleted
             return
         try:
             if "owner" in _read(
@@ -102,12 +113,33 @@ class FileLocks:
         finally:
             os.close(descriptor)
 
+    def _locked(self, run_id: str) -> int:
+        """A descriptor with the lock. A file that was deleted while we waited for it locks nobody out."""
+        while True:
+            descriptor = self._open(run_id)
+            try:
+                _take(descriptor, run_id, fcntl.LOCK_EX)
+            except BaseException:
+                os.close(descriptor)
+                raise
+            if is_at(descriptor, self._path(run_id)):
+                return descriptor
+            os.close(descriptor)
+
     def _path(self, run_id: str) -> Path:
         return self._directory / f"{run_id}.lock"
 
     def _open(self, run_id: str) -> int:
         self._directory.mkdir(parents=True, exist_ok=True)
         return os.open(self._path(run_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is still the one at its path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _take(descriptor: int, run_id: str, kind: int) -> None:

@@ -7,13 +7,15 @@ caller changes later, and nothing that JSON cannot say.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
-from agentor.engine.store.protocol import Lease, check_run_id, check_signal
+from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.pruning import Age, Choice, removed
+from agentor.engine.store.summary import status_of
 from agentor.errors import (
     LeaseHeldError,
     LeaseLostError,
@@ -32,6 +34,7 @@ class MemoryStore:
         self._leases: dict[str, Lease] = {}
         self._terms: dict[str, int] = {}  # the last term given for a run; outlives the lease
         self._signals: dict[str, set[str]] = {}  # run id -> kinds asked and not answered
+        self._changed_at: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def append(self, run_id: str, event: Event) -> None:
@@ -44,6 +47,7 @@ class MemoryStore:
             bodies = bodies_after(run_id, len(self._runs.get(run_id, ())), events)
             if bodies:
                 self._runs.setdefault(run_id, []).extend(bodies)
+                self._changed_at[run_id] = clock.now()
 
     def load(self, run_id: str) -> list[Event]:
         check_run_id(run_id)
@@ -70,6 +74,33 @@ class MemoryStore:
             bodies = source[: check_fork_point(src_run_id, len(source), at)]
             bodies += bodies_after(dst_run_id, len(bodies), fork_tail(event, len(bodies)))
             self._runs[dst_run_id] = bodies
+            self._changed_at[dst_run_id] = clock.now()
+
+    def delete(self, run_id: str) -> Removed:
+        """Take a run away; forks are copies and keep all they have."""
+        check_run_id(run_id)
+        with self._lock:
+            self._check_lease(run_id, None)
+            if run_id not in self._runs:
+                raise RunNotFoundError(run_id)
+            return removed([(run_id, self._forget(run_id))], [])
+
+    def prune(
+        self,
+        *,
+        older_than: Age | None = None,
+        status: str | Iterable[str] | None = None,
+        keep: int | None = None,
+        dry_run: bool = False,
+    ) -> Removed:
+        """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`."""
+        choice = Choice.checked(older_than, status, keep)
+        with self._lock:
+            chosen = [run_id for run_id, _ in choice.of(self._ages())]
+            held = [run_id for run_id in chosen if self._is_held(run_id)]
+            free = [run_id for run_id in chosen if run_id not in held]
+            take = self._runs.__getitem__ if dry_run else self._forget
+            return removed([(run_id, take(run_id)) for run_id in free], held)
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         check_run_id(run_id)
@@ -130,9 +161,24 @@ class MemoryStore:
                 raise LeaseLostError(run_id)
             self._check_still_held(lease)
             return
-        held = self._leases.get(run_id)
-        if held is not None and held.expires_at > clock.now():
+        if self._is_held(run_id):
+            held = self._leases[run_id]
             raise LeaseHeldError(run_id, held.owner, held.expires_at)
+
+    def _is_held(self, run_id: str) -> bool:
+        held = self._leases.get(run_id)
+        return held is not None and held.expires_at > clock.now()
+
+    def _ages(self) -> list[tuple[str, str, float]]:
+        return [
+            (run_id, status_of(map(Event.from_json, bodies)), self._changed_at[run_id])
+            for run_id, bodies in self._runs.items()
+        ]
+
+    def _forget(self, run_id: str) -> list[str]:
+        for kept in (self._changed_at, self._leases, self._terms, self._signals):
+            kept.pop(run_id, None)
+        return self._runs.pop(run_id)
 
     def _check_still_held(self, lease: Lease) -> None:
         held = self._leases.get(lease.run_id)

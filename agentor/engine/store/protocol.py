@@ -7,9 +7,10 @@ events at once, keep workers apart, or fork without copying says so by having th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
 from agentor.engine import clock
@@ -83,6 +84,44 @@ class Leases(Protocol):
     def renew(self, lease: Lease) -> Lease: ...
 
     def release(self, lease: Lease) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was deleted, or would be: run ids, oldest first, and what their events came to.
+
+    Events that a fork still needs are not counted: they stay. `held` were spared because somebody works on them.
+    """
+
+    run_ids: list[str]
+    held: list[str]
+    events: int
+    bytes: int  # of the events as JSON
+
+
+@runtime_checkable
+class Deletes(Protocol):
+    """Takes whole runs away; forks of them keep all they have.
+
+    `delete` raises `RunNotFoundError`, and `LeaseHeldError` while somebody works on the run; `prune` spares such runs.
+    """
+
+    def delete(self, run_id: str) -> Removed: ...
+
+    def prune(
+        self,
+        *,
+        older_than: float | timedelta | datetime | None = None,
+        status: str | Iterable[str] | None = None,
+        keep: int | None = None,
+        dry_run: bool = False,
+    ) -> Removed:
+        """Delete the runs that everything given applies to; with `dry_run` only say which.
+
+        `older_than`: last changed before a moment, or so many seconds ago. `status`: one or several; without it,
+        every run that has ended, which spares those that are unfinished or paused. `keep`: not the newest so many
+        of that status. `ConfigError` if nothing is given.
+        """
 
 
 @runtime_checkable

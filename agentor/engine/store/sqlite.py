@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Self, TypeVar
@@ -17,12 +17,14 @@ import apsw
 
 from agentor.engine.events import Event
 from agentor.engine.store import sqlite_backup
+from agentor.engine.store import sqlite_deleting as deleting
 from agentor.engine.store import sqlite_guard as guard
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store import sqlite_log as log
 from agentor.engine.store import sqlite_runs as runs
 from agentor.engine.store import sqlite_signals as signals
-from agentor.engine.store.protocol import Lease, check_run_id, check_signal
+from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.pruning import Age, Choice
 from agentor.engine.store.sqlite_file import (
     SCHEMA_VERSION,
     Settings,
@@ -41,6 +43,8 @@ from agentor.errors import ConfigError, StoreError
 __all__ = ["RunRow", "SQLiteStore"]
 
 T = TypeVar("T")
+
+_RUNS_PER_STEP = 100
 
 
 class SQLiteStore:
@@ -178,6 +182,38 @@ class SQLiteStore:
         """Work out the summaries in agentor_runs again from the events."""
         self._write(runs.rebuild)
 
+    def delete(self, run_id: str) -> Removed:
+        """Take a run away, and what no fork needs of it. `RunNotFoundError`; `LeaseHeldError` while it is held.
+
+        It is gone at once; its events go in small transactions, and the space they took is given back.
+        """
+        check_run_id(run_id)
+        self._write(lambda connection: deleting.mark(connection, run_id))
+        sweep = self._sweep([run_id])
+        return Removed([run_id], [], sweep.events, sweep.bytes)
+
+    def prune(
+        self,
+        *,
+        older_than: Age | None = None,
+        status: str | Iterable[str] | None = None,
+        keep: int | None = None,
+        dry_run: bool = False,
+    ) -> Removed:
+        """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`."""
+        choice = Choice.checked(older_than, status, keep)
+        chosen = choice.of(self._read(runs.ages))
+        if dry_run:
+            return self._read(lambda connection: deleting.foretold(connection, chosen))
+        marked, held = [], []
+        for first in range(0, len(chosen), _RUNS_PER_STEP):
+            some = chosen[first : first + _RUNS_PER_STEP]
+            gone, spared = self._write(partial(deleting.mark_chosen, chosen=some))
+            marked += gone
+            held += spared
+        sweep = self._sweep(self._read(deleting.left_behind))
+        return Removed(marked, held, sweep.events, sweep.bytes)
+
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """The right to append to a run for `ttl_s` seconds; `LeaseHeldError` while a living other has it."""
         check_run_id(run_id)
@@ -234,6 +270,14 @@ class SQLiteStore:
         check_file(self.path, self._identity)
         with store_errors(self.path), self._readers.connection() as connection:
             return query(connection)
+
+    def _sweep(self, run_ids: list[str]) -> deleting.Sweep:
+        sweep = deleting.Sweep(run_ids)
+        while sweep.run_ids:
+            self._write(partial(deleting.step, sweep=sweep))
+        while self._write(deleting.vacuum_step):
+            pass
+        return sweep
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

@@ -6,6 +6,8 @@ when it has expired, or when its owner's process provably runs no more.
 
 from __future__ import annotations
 
+from typing import Any
+
 import apsw
 
 from agentor.engine import clock
@@ -70,8 +72,19 @@ def check(connection: apsw.Connection, run_id: str, lease: Lease | None) -> None
     if lease is not None:
         if holder is None or (run_id, *holder[:2]) != (lease.run_id, lease.owner, lease.term):
             raise _lost(connection, lease)
-    elif holder is not None and holder[2] > clock.now() and not is_gone(holder[0]):
+    elif holder is not None and _is_alive(holder):
         raise LeaseHeldError(run_id, holder[0], holder[2])
+
+
+def is_held(connection: apsw.Connection, run_id: str) -> bool:
+    """Whether somebody works on the run, as far as can be known."""
+    holder = connection.execute(_HOLDER, (run_id,)).get
+    return holder is not None and _is_alive(holder)
+
+
+def _is_alive(holder: Any) -> bool:
+    owner, _, expires_at = holder
+    return bool(expires_at > clock.now() and not is_gone(owner))
 
 
 def _lost(connection: apsw.Connection, lease: Lease) -> LeaseLostError:

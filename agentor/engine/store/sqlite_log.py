@@ -5,20 +5,25 @@ Functions here take a connection that is inside the writer's transaction, or one
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
 
 from agentor.engine import clock
-from agentor.engine.events import GENERATION, RUN_END, RUN_START, Event, Usage
+from agentor.engine.events import FORK, GENERATION, RUN_END, RUN_START, Event
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
+from agentor.engine.store.sqlite_deleting import free_id
+from agentor.engine.store.summary import COUNT_MAX, COUNTS, UNFINISHED, summary
 from agentor.errors import LogCorruptError, RunExistsError, RunNotFoundError
 
-UNFINISHED = "unfinished"
-COUNTS = tuple(Usage.__slots__)  # columns of agentor_runs that add up
+SUMMARY = (
+    *("status", "error", "agent", "model", "forked_from", "forked_at", "started_at", "ended_at"),
+    *COUNTS,
+)
+_COPIED = ", ".join(SUMMARY)
 
-_LAST_SEQ = "SELECT last_seq FROM agentor_runs WHERE run_id = ?"
+_LAST_SEQ = "SELECT last_seq FROM agentor_runs WHERE run_id = ? AND deleted_at IS NULL"
 
 _ADD_EVENT = """
 INSERT INTO agentor_events (run_id, seq, type, recorded_at, body) VALUES (?, ?, ?, ?, ?)
@@ -29,22 +34,19 @@ INSERT INTO agentor_runs (run_id, last_seq, status, created_at, updated_at)
 VALUES (:run_id, 0, :status, :now, :now)
 """
 
-_FORGET_SUMMARY = """
+_FORGET_SUMMARY = f"""
 UPDATE agentor_runs SET
     last_seq = coalesce(
         (SELECT max(seq) FROM agentor_events WHERE run_id = :run_id), parent_seq),
-    status = :status, agent = NULL, model = NULL, ended_at = NULL, input_tokens = 0,
-    output_tokens = 0, total_tokens = 0, cached_tokens = 0, reasoning_tokens = 0
+    status = :status, {", ".join(f"{name} = NULL" for name in SUMMARY[1 : -len(COUNTS)])},
+    {", ".join(f"{name} = 0" for name in COUNTS)}
 WHERE run_id = :run_id
 RETURNING updated_at
 """
 
-_FORK_WHOLE = """
-INSERT INTO agentor_runs (
-    run_id, parent, parent_seq, last_seq, status, agent, model, input_tokens, output_tokens,
-    total_tokens, cached_tokens, reasoning_tokens, created_at, updated_at, ended_at)
-SELECT :dst, run_id, last_seq, last_seq, status, agent, model, input_tokens, output_tokens,
-    total_tokens, cached_tokens, reasoning_tokens, :now, :now, ended_at
+_FORK_WHOLE = f"""
+INSERT INTO agentor_runs (run_id, parent, parent_seq, last_seq, created_at, updated_at, {_COPIED})
+SELECT :dst, run_id, last_seq, last_seq, :now, :now, {_COPIED}
 FROM agentor_runs WHERE run_id = :src
 """
 
@@ -56,7 +58,8 @@ VALUES (:dst, :src, :at, :at, :status, :now, :now)
 # Each ancestor contributes the events up to the lowest seq at which anyone below it left.
 _LINEAGE = """
 WITH RECURSIVE lineage (run_id, parent, parent_seq, upto) AS (
-    SELECT run_id, parent, parent_seq, last_seq FROM agentor_runs WHERE run_id = :run_id
+    SELECT run_id, parent, parent_seq, last_seq FROM agentor_runs
+    WHERE run_id = :run_id AND deleted_at IS NULL
     UNION ALL
     SELECT r.run_id, r.parent, r.parent_seq, min(l.parent_seq, l.upto)
     FROM lineage AS l JOIN agentor_runs AS r ON r.run_id = l.parent
@@ -68,17 +71,26 @@ _MILESTONES = (
     + """
 SELECT e.body
 FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq <= min(l.upto, :at)
-WHERE e.type IN (:start, :end)
+WHERE e.type IN (:start, :end, :fork)
 ORDER BY e.seq
 """
 )
 
-_SUMS = ", ".join(f"sum(json_extract(e.body, '$.usage.{name}'))" for name in COUNTS)
+# total() and not sum(): nothing that a log may say can make it overflow. Up to COUNT_MAX it is exact.
+_SUMS = ", ".join(
+    f"""CAST(min(total(CASE WHEN json_type(e.body, '$.usage.{name}') IN ('integer', 'real') THEN
+    min(max(CAST(json_extract(e.body, '$.usage.{name}') AS INTEGER), 0), {COUNT_MAX}) END), {COUNT_MAX})
+    AS INTEGER)"""
+    for name in COUNTS[1:]
+)
 _USAGE_UP_TO = f"""{_LINEAGE}
-SELECT {_SUMS}
+SELECT count(*), {_SUMS}
 FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq <= min(l.upto, :at)
 WHERE e.type = :generation
 """
+
+_SETS = {name: f"{name} = min({name} + :{name}, {COUNT_MAX})" for name in COUNTS}
+_SETS["started_at"] = "started_at = coalesce(started_at, :started_at)"
 
 _LOAD = (
     _LINEAGE
@@ -98,6 +110,7 @@ def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) ->
     if not bodies:
         return
     if last_seq is None:
+        free_id(connection, run_id)
         connection.execute(_ADD_RUN, {"run_id": run_id, "status": UNFINISHED, "now": now})
     for seq, (event, body) in enumerate(zip(events, bodies, strict=True), (last_seq or 0) + 1):
         connection.execute(_ADD_EVENT, (run_id, seq, event.type, now, body))
@@ -106,8 +119,9 @@ def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) ->
 
 def load(connection: apsw.Connection, run_id: str) -> list[Event]:
     """Every event of a run, those it shares with its ancestors first; [] if there is no such run."""
-    last_seq = last_seq_of(connection, run_id)
-    rows = connection.execute(_LOAD, {"run_id": run_id}).fetchall()
+    with connection:  # both answers as of one moment
+        last_seq = last_seq_of(connection, run_id)
+        rows = connection.execute(_LOAD, {"run_id": run_id}).fetchall()
     events = [_event(run_id, expected, row) for expected, row in enumerate(rows, 1)]
     if last_seq is not None and len(events) < last_seq:
         raise LogCorruptError(run_id, len(events) + 1, f"the log should go on to seq {last_seq}")
@@ -129,6 +143,7 @@ def fork(
     if last_seq_of(connection, dst) is not None:
         raise RunExistsError(dst)
     at = check_fork_point(src, last_seq, at)
+    free_id(connection, dst)
     now = clock.now()
     if at == last_seq:
         connection.execute(_FORK_WHOLE, {"src": src, "dst": dst, "now": now})
@@ -143,7 +158,7 @@ def fork(
 def summary_at(connection: apsw.Connection, run_id: str, at: int) -> dict[str, Any]:
     """`summary` of a run's events up to `at`, without reading most of them."""
     bindings = {"run_id": run_id, "at": at}
-    kinds = {"start": RUN_START, "end": RUN_END}
+    kinds = {"start": RUN_START, "end": RUN_END, "fork": FORK}
     milestones = connection.execute(_MILESTONES, bindings | kinds).fetchall()
     sums: Any = connection.execute(_USAGE_UP_TO, bindings | {"generation": GENERATION}).fetchall()
     counts = {name: count for name, count in zip(COUNTS, sums[0], strict=True) if count}
@@ -164,29 +179,11 @@ def last_seq_of(connection: apsw.Connection, run_id: str) -> int | None:
     return None if row is None else int(row)
 
 
-def summary(events: Iterable[Event]) -> dict[str, Any]:
-    """What events change of their run's row. Columns that stay as they are, are absent; counts are to be added."""
-    changes: dict[str, Any] = {}
-    usage = Usage()
-    for event in events:
-        if event.type == GENERATION and event.usage is not None:
-            usage += event.usage
-        elif event.type == RUN_START:
-            changes |= {"status": UNFINISHED, "ended_at": None}
-            changes |= {"agent": event.agent} if event.agent else {}
-            changes |= {"model": event.model} if event.model else {}
-        elif event.type == RUN_END:
-            changes |= {"status": event.status or "completed", "ended_at": event.ended_at}
-    return changes | {name: count for name, count in usage.to_dict().items() if count}
-
-
 def _update_run(
     connection: apsw.Connection, run_id: str, last_seq: int, now: float, changes: dict[str, Any]
 ) -> None:
     # Naming only what changes spares the indexes: most appends touch no column that has one.
-    sets = [
-        f"{name} = {name} + :{name}" if name in COUNTS else f"{name} = :{name}" for name in changes
-    ]
+    sets = [_SETS.get(name, f"{name} = :{name}") for name in changes]
     connection.execute(
         f"UPDATE agentor_runs SET {', '.join(['last_seq = :last_seq', 'updated_at = :now', *sets])} "
         "WHERE run_id = :run_id",

@@ -9,18 +9,21 @@ import apsw
 
 from agentor.engine.events import Usage
 from agentor.engine.store import sqlite_log as log
+from agentor.engine.store.summary import COUNTS, UNFINISHED, summary
 from agentor.errors import LogCorruptError, RunNotFoundError
 
 _PLAIN = (
     *("run_id", "status", "agent", "model", "created_at", "updated_at", "ended_at"),
-    *("last_seq", "parent", "parent_seq"),
+    *("last_seq", "parent", "parent_seq", "started_at", "error", "forked_from", "forked_at"),
+    "turns",
 )
-_COLUMNS = ", ".join(_PLAIN + log.COUNTS)
+_TOKENS = COUNTS[1:]
+_COLUMNS = ", ".join(_PLAIN + _TOKENS)
 _STRUCTURE = """
 SELECT format('run ''%s'': its row ends at seq %d, its events at %d', run_id, last_seq, found)
-FROM (SELECT run_id, last_seq, (SELECT max(seq) FROM agentor_events AS e WHERE e.run_id = r.run_id) AS found
+FROM (SELECT run_id, last_seq, deleted_at, (SELECT max(seq) FROM agentor_events AS e WHERE e.run_id = r.run_id) AS found
       FROM agentor_runs AS r)
-WHERE found > last_seq
+WHERE found > last_seq AND deleted_at IS NULL
 UNION ALL
 SELECT format('run ''%s'': its parent ''%s'' is missing', run_id, parent)
 FROM agentor_runs WHERE parent NOT IN (SELECT run_id FROM agentor_runs)
@@ -44,6 +47,13 @@ class RunRow:
     last_seq: int
     parent: str | None  # the run this one was forked from
     parent_seq: int  # the last seq it shares with its parent; 0 without one
+    started_at: float | None  # of its first segment, by the clock of whoever ran it
+    error: str | None  # how it failed
+    forked_from: (
+        str | None
+    )  # what its fork event says: also of a parent deleted since, or in another store
+    forked_at: int | None
+    turns: int  # model calls of the whole log, inherited and given-up ones included
     usage: Usage
 
 
@@ -58,7 +68,7 @@ def page(
 ) -> list[RunRow]:
     """Runs in order of creation that match everything given."""
     bindings: dict[str, Any] = {"limit": -1 if limit is None else limit}
-    conditions = []
+    conditions = ["deleted_at IS NULL"]
     if after is not None:
         bindings["after"] = _number(connection, after)
         conditions.append("number > :after")
@@ -69,25 +79,35 @@ def page(
     if since is not None:
         bindings["since"] = since
         conditions.append("created_at >= :since")
-    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    query = f"SELECT {_COLUMNS} FROM agentor_runs {where} ORDER BY number LIMIT :limit"
+    where = " AND ".join(conditions)
+    query = f"SELECT {_COLUMNS} FROM agentor_runs WHERE {where} ORDER BY number LIMIT :limit"
     return [_row(found) for found in connection.execute(query, bindings).fetchall()]
+
+
+def ages(connection: apsw.Connection) -> list[tuple[str, str, float]]:
+    """Every run's id, status and moment of its last change, oldest first."""
+    rows: list[Any] = connection.execute(
+        "SELECT run_id, status, updated_at FROM agentor_runs WHERE deleted_at IS NULL ORDER BY number"
+    ).fetchall()
+    return rows
 
 
 def counts(connection: apsw.Connection) -> dict[str, int]:
     """How many runs and events the file holds; shared events of forks count once."""
     runs, events = connection.execute(
-        "SELECT (SELECT count(*) FROM agentor_runs), (SELECT count(*) FROM agentor_events)"
+        "SELECT (SELECT count(*) FROM agentor_runs WHERE deleted_at IS NULL), (SELECT count(*) FROM agentor_events)"
     ).get
     return {"runs": runs, "events": events}
 
 
 def problems(connection: apsw.Connection) -> list[str]:
     """What is wrong with the file, one sentence each; [] is fine."""
-    found = [str(line) for (line,) in connection.execute("PRAGMA integrity_check") if line != "ok"]
-    found += [str(line) for (line,) in connection.execute(_STRUCTURE).fetchall()]
-    for run_id in ids(connection):
-        found += _problems_of_run(connection, run_id)
+    with connection:  # everything as of one moment
+        told = connection.execute("PRAGMA integrity_check").fetchall()
+        found = [str(line) for (line,) in told if line != "ok"]
+        found += [str(line) for (line,) in connection.execute(_STRUCTURE).fetchall()]
+        for run_id in ids(connection):
+            found += _problems_of_run(connection, run_id)
     return found
 
 
@@ -98,7 +118,9 @@ def rebuild(connection: apsw.Connection) -> None:
 
 
 def ids(connection: apsw.Connection) -> list[str]:
-    rows = connection.execute("SELECT run_id FROM agentor_runs ORDER BY number").fetchall()
+    rows = connection.execute(
+        "SELECT run_id FROM agentor_runs WHERE deleted_at IS NULL ORDER BY number"
+    ).fetchall()
     return [str(run_id) for (run_id,) in rows]
 
 
@@ -110,10 +132,10 @@ def _problems_of_run(connection: apsw.Connection, run_id: str) -> list[str]:
     told = connection.execute(
         f"SELECT {_COLUMNS} FROM agentor_runs WHERE run_id = ?", (run_id,)
     ).get
-    row, right = _row(told), log.summary(events)
-    is_told = {name: getattr(row, name) for name in ("status", "agent", "model", "ended_at")}
-    is_told |= {name: getattr(row.usage, name) for name in log.COUNTS}
-    is_right = dict.fromkeys(is_told) | dict.fromkeys(log.COUNTS, 0) | {"status": log.UNFINISHED}
+    row, right = _row(told), summary(events)
+    is_told = {name: getattr(row, name) for name in log.SUMMARY if name not in _TOKENS}
+    is_told |= {name: getattr(row.usage, name) for name in _TOKENS}
+    is_right = dict.fromkeys(is_told) | dict.fromkeys(COUNTS, 0) | {"status": UNFINISHED}
     wrong = [name for name, value in (is_right | right).items() if is_told[name] != value]
     return [f"run {run_id!r}: its summary is out of date ({', '.join(wrong)})"] if wrong else []
 

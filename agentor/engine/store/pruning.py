@@ -1,0 +1,67 @@
+"""Which runs a prune takes: the same rule for every bundled store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from agentor.engine import clock
+from agentor.engine.store.protocol import Removed
+from agentor.engine.store.summary import UNFINISHED
+from agentor.errors import ConfigError
+
+Age: TypeAlias = float | timedelta | datetime
+NOT_ENDED = frozenset({UNFINISHED, "paused"})
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Runs of these statuses, last changed before a moment, but not the newest of them."""
+
+    before: float | None  # seconds since the epoch
+    statuses: frozenset[str] | None  # None: every one of runs that have ended
+    keep: int
+
+    @classmethod
+    def checked(
+        cls, older_than: Age | None, status: str | Iterable[str] | None, keep: int | None
+    ) -> Choice:
+        if older_than is None and status is None and keep is None:
+            raise ConfigError("prune what? give older_than, status or keep")
+        if keep is not None and (not isinstance(keep, int) or keep < 0):
+            raise ConfigError(f"keep={keep!r}: give the number of newest runs to keep")
+        statuses = None
+        if status is not None:
+            statuses = frozenset([status] if isinstance(status, str) else status)
+        return cls(None if older_than is None else _moment(older_than), statuses, keep or 0)
+
+    def of(self, runs: Iterable[tuple[str, str, float]]) -> list[tuple[str, float]]:
+        """Which of the runs `(run_id, status, changed_at)`, oldest first; as `(run_id, changed_at)`."""
+        of_status = [
+            (run_id, changed_at) for run_id, status, changed_at in runs if self._takes(status)
+        ]
+        old = of_status[: max(len(of_status) - self.keep, 0)]
+        return [each for each in old if self.before is None or each[1] < self.before]
+
+    def _takes(self, status: str) -> bool:
+        return status not in NOT_ENDED if self.statuses is None else status in self.statuses
+
+
+def _moment(older_than: Age) -> float:
+    if isinstance(older_than, datetime):
+        return older_than.timestamp()
+    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise ConfigError(
+            f"older_than={older_than!r}: give seconds (0 or more), a timedelta or a datetime"
+        )
+    return clock.now() - seconds
+
+
+def removed(logs: Iterable[tuple[str, list[str]]], held: list[str]) -> Removed:
+    """What taking these runs `(run_id, bodies)` away comes to, where no two runs share an event."""
+    bodies = dict(logs)
+    lengths = [len(body.encode()) for log in bodies.values() for body in log]
+    return Removed(list(bodies), held, len(lengths), sum(lengths))

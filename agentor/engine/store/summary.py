@@ -1,0 +1,55 @@
+"""What a run's row says of its events: worked out as they are appended, or again from all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agentor.engine.events import FORK, GENERATION, RUN_END, RUN_START, Event, Usage
+
+UNFINISHED = "unfinished"
+_FIELDS = tuple(Usage.__slots__)
+COUNTS = ("turns", *_FIELDS)  # these add up; every other column of a summary is replaced
+COUNT_MAX = (
+    2**53 - 1
+)  # where counts stay: what every JSON reader and SQLite can say, and no true count
+
+
+def summary(events: Iterable[Event]) -> dict[str, Any]:
+    """What events change of their run's row. Columns that stay as they are, are absent; counts are to be added.
+
+    `started_at` is that of the first segment: it counts only where the row has none yet.
+    """
+    changes: dict[str, Any] = {}
+    counts = dict.fromkeys(COUNTS, 0)
+    for event in events:
+        if event.type == GENERATION:
+            _count(counts, event.usage or Usage())
+        elif event.type == RUN_START:
+            changes = _started(changes, event)
+        elif event.type == RUN_END:
+            status = event.status or "failed"
+            changes |= {"status": status, "ended_at": event.ended_at, "error": event.error}
+        elif event.type == FORK:
+            changes |= {"forked_from": event.forked_from, "forked_at": event.forked_at}
+    return changes | {name: count for name, count in counts.items() if count}
+
+
+def status_of(events: Iterable[Event]) -> str:
+    """That of the last run_end; "unfinished" without one."""
+    return str(summary(events).get("status", UNFINISHED))
+
+
+def _count(counts: dict[str, int], usage: Usage) -> None:
+    counts["turns"] += 1
+    for name in _FIELDS:
+        clamped = min(max(getattr(usage, name), 0), COUNT_MAX)
+        counts[name] = min(counts[name] + clamped, COUNT_MAX)
+
+
+def _started(changes: dict[str, Any], event: Event) -> dict[str, Any]:
+    found = {"agent": event.agent, "model": event.model}
+    changes |= {name: value for name, value in found.items() if value}
+    if event.started_at is not None:
+        changes.setdefault("started_at", event.started_at)
+    return changes | {"status": UNFINISHED, "ended_at": None, "error": None}

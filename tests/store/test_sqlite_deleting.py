@@ -1,0 +1,224 @@
+"""Deleting from the SQLite file: what forks share stays, what nobody needs goes in small steps, space comes back."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from agentor.engine.events import Event
+from agentor.engine.store import SQLiteStore, fork_run, sqlite_deleting
+from agentor.errors import LogCorruptError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Any:
+    with SQLiteStore(path) as store:
+        yield store
+
+
+def said(text: str) -> Event:
+    return Event("message", text=text)
+
+
+def fill(store: SQLiteStore, run_id: str, length: int, size: int = 10) -> None:
+    store.append_many(run_id, [said("x" * size) for _ in range(length)])
+
+
+def rows(path: Path, table: str) -> int:
+    connection = apsw.Connection(str(path))
+    count = connection.execute(f"SELECT count(*) FROM {table}").get
+    connection.close()
+    return int(count)
+
+
+def bodies(store: SQLiteStore, run_id: str) -> list[str]:
+    return [event.to_json() for event in store.load(run_id)]
+
+
+def test_only_what_a_fork_needs_is_kept_of_its_parent(store: SQLiteStore) -> None:
+    fill(store, "parent", 100)
+    fork_run(store, "parent", "early", at=10)
+    fork_run(store, "parent", "late", at=30)
+    before = {run_id: bodies(store, run_id) for run_id in ("early", "late")}
+    assert store.delete("parent").events == 70
+    assert store.counts() == {"runs": 2, "events": 32}
+    assert {run_id: bodies(store, run_id) for run_id in before} == before
+    assert store.delete("late").events == 21
+    assert store.counts() == {"runs": 1, "events": 11}
+    assert bodies(store, "early") == before["early"]
+    assert store.integrity_check() == []
+    assert store.delete("early").events == 11
+    assert store.counts() == {"runs": 0, "events": 0}
+
+
+def test_when_all_is_deleted_no_row_is_left(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        fill(store, "0", 8)
+        for number in range(1, 8):
+            fork_run(store, f"{number - 1}", f"{number}", at=8 - number)
+        lease = store.acquire("3", "me", 30)
+        store.release(lease)
+        store.ask("3", "cancel")
+        for number in (3, 0, 6, 1, 7, 2, 5, 4):
+            store.delete(f"{number}")
+            assert store.integrity_check() == []
+    for table in ("runs", "events", "leases", "signals"):
+        assert rows(path, f"agentor_{table}") == 0
+
+
+def test_a_fork_of_a_deleted_fork_shares_with_the_one_above_it(store: SQLiteStore) -> None:
+    fill(store, "top", 10)
+    fork_run(store, "top", "middle", at=6)
+    fork_run(store, "middle", "leaf", at=4)
+    store.delete("middle")
+    leaf = store.runs()[-1]
+    assert (leaf.parent, leaf.parent_seq) == ("top", 4)
+    assert (leaf.forked_from, leaf.forked_at) == ("middle", 4)
+    store.delete("top")
+    assert store.counts() == {"runs": 1, "events": 5}
+
+
+def test_a_long_run_goes_in_transactions_of_bounded_size(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_deleting, "EVENTS_PER_STEP", 50)
+    fill(store, "long", 1000)
+    taken = []
+    step = sqlite_deleting.step
+
+    def watched(connection: apsw.Connection, sweep: sqlite_deleting.Sweep) -> None:
+        before = sweep.events
+        step(connection, sweep)
+        taken.append(sweep.events - before)
+
+    monkeypatch.setattr(sqlite_deleting, "step", watched)
+    commits = store._writer.commits
+    assert store.delete("long").events == 1000
+    assert max(taken) == 50
+    assert store._writer.commits - commits >= 20
+
+
+def test_many_small_runs_go_in_few_transactions(store: SQLiteStore) -> None:
+    for number in range(300):
+        store.append_many(f"{number}", [said("x"), Event("run_end", status="completed")])
+    commits = store._writer.commits
+    assert len(store.prune(status="completed", keep=0).run_ids) == 300
+    assert store._writer.commits - commits < 12
+    assert store.counts() == {"runs": 0, "events": 0}
+
+
+def test_the_space_of_a_deleted_run_is_given_back(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        fill(store, "kept", 10)
+    small = path.stat().st_size
+    with SQLiteStore(path) as store:
+        fill(store, "big", 2000, size=1000)
+    assert path.stat().st_size > small + 2_000_000
+    with SQLiteStore(path) as store:
+        store.delete("big")
+    assert path.stat().st_size <= small + 3 * 4096
+
+
+def test_a_database_of_the_program_is_not_vacuumed_by_us(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE customers (name TEXT)")
+    connection.close()
+    with SQLiteStore(path) as store:
+        fill(store, "big", 500, size=1000)
+        store.delete("big")
+        assert store.integrity_check() == []
+
+
+def test_a_deletion_that_was_cut_off_is_not_seen_and_is_finished_by_the_next(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        fill(store, "parent", 20)
+        fork_run(store, "parent", "fork", at=5)
+        before = bodies(store, "fork")
+        store._write(lambda connection: sqlite_deleting.mark(connection, "parent"))  # and killed
+    with SQLiteStore(path) as store:
+        assert store.load("parent") == []
+        assert store.list_runs() == ["fork"]
+        assert bodies(store, "fork") == before
+        assert store.counts()["events"] == 21
+        assert store.integrity_check() == []
+        fill(store, "done", 1)
+        store.append("done", Event("run_end", status="completed"))
+        told = store.prune(keep=0, dry_run=True)
+        assert (told.run_ids, told.events) == (["done"], 17)
+        assert store.prune(keep=0) == told
+        assert store.counts() == {"runs": 1, "events": 6}
+
+
+def test_a_new_run_under_the_id_of_a_half_deleted_one_begins_at_seq_one(store: SQLiteStore) -> None:
+    fill(store, "run", 20)
+    fork_run(store, "run", "fork", at=5)
+    before = bodies(store, "fork")
+    store._write(lambda connection: sqlite_deleting.mark(connection, "run"))
+    store.append("run", Event("message", text="new", seq=1))
+    assert [event.text for event in store.load("run")] == ["new"]
+    assert bodies(store, "fork") == before
+    assert store.counts() == {"runs": 2, "events": 7}
+    assert store.integrity_check() == []
+
+
+def test_a_run_that_changed_since_it_was_chosen_is_spared(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.append_many("run", [said("x"), Event("run_end", status="completed")])
+    mark_chosen = sqlite_deleting.mark_chosen
+
+    def too_late(connection: apsw.Connection, chosen: list[tuple[str, float]]) -> Any:
+        connection.execute("UPDATE agentor_runs SET updated_at = updated_at + 1")
+        return mark_chosen(connection, chosen)
+
+    monkeypatch.setattr(sqlite_deleting, "mark_chosen", too_late)
+    assert store.prune(keep=0).run_ids == []
+    assert store.list_runs() == ["run"]
+
+
+def test_a_damaged_run_can_be_deleted(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        fill(store, "run", 5)
+    connection = apsw.Connection(str(path))
+    connection.execute("DELETE FROM agentor_events WHERE seq = 3")
+    connection.close()
+    with SQLiteStore(path) as store:
+        with pytest.raises(LogCorruptError):
+            store.load("run")
+        store.delete("run")
+        assert store.counts() == {"runs": 0, "events": 0}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_dry_run_foretells_exactly_what_goes_whatever_shares_what(
+    store: SQLiteStore, seed: int
+) -> None:
+    dice = random.Random(seed)
+    fill(store, "0", 12)
+    for number in range(1, 14):
+        parent = f"{dice.randrange(number)}"
+        length = len(store.load(parent))
+        fork_run(store, parent, f"{number}", at=dice.randint(1, length))
+        fill(store, f"{number}", dice.randint(0, 4))
+    logs = {run_id: bodies(store, run_id) for run_id in store.list_runs()}
+    while logs:
+        gone = dice.sample(sorted(logs), dice.randint(1, len(logs)))
+        for run_id in gone:
+            store.append(run_id, Event("run_end", status="completed"))
+        told = store.prune(status="completed", keep=0, dry_run=True)
+        assert sorted(told.run_ids) == sorted(gone)
+        assert store.prune(status="completed", keep=0) == told
+        for run_id in gone:
+            del logs[run_id]
+        assert {run_id: bodies(store, run_id) for run_id in store.list_runs()} == logs
+        assert store.integrity_check() == []
+    assert store.counts() == {"runs": 0, "events": 0}

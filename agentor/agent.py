@@ -10,16 +10,15 @@ import contextlib
 import math
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from agentor import blocking
+from agentor import blocking, inputs
 from agentor.definition import describe, digest_of
 from agentor.engine import events as ev
-from agentor.engine import strict_json
 from agentor.engine.asking import name_of
+from agentor.engine.budget import Budget, read_budget
 from agentor.engine.daemon_thread import in_thread
-from agentor.engine.events import Event, Message, RunResult
+from agentor.engine.events import Event, RunResult
 from agentor.engine.models import ModelSettings, as_model
 from agentor.engine.outbox import Audience, Nobody
 from agentor.engine.recorder import Durability
@@ -33,8 +32,7 @@ from agentor.output import OutputType
 from agentor.plan import Plan
 from agentor.streaming import StreamItem, item_of, live
 from agentor.tracing import Tracer, choose_tracer, traced
-
-ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+from agentor.worker import Worker, WorkPlan, WorkReport
 
 
 class Agentor:
@@ -65,6 +63,9 @@ class Agentor:
             effect, else rewind.
         on_change: What a resume does when the agent is not the one the run began with: "warn" says so in the log of the
             program, "refuse" raises `ConfigError` with what has changed, "adopt" goes on.
+        budget: Tokens, or a `Budget` of tokens and money, that a run may spend over all its segments; then it ends with
+            status "budget".
+        deadline_s: Seconds from a run's first start after which it ends with status "deadline", wherever it is.
 
     Raises `ConfigError`, a ValueError, when the parts cannot work together.
     """
@@ -92,6 +93,8 @@ class Agentor:
         tool_timeout_s: float | None = None,
         half_finished: HalfFinished | None = None,
         on_change: OnChange = "warn",
+        budget: int | Budget | None = None,
+        deadline_s: float | None = None,
     ) -> None:
         if on_change not in ("warn", "refuse", "adopt"):
             raise ConfigError(f"on_change is 'warn', 'refuse' or 'adopt', not {on_change!r}")
@@ -102,7 +105,7 @@ class Agentor:
         self.name = name
         self.instructions = instructions
         self.tools = check_tools(tools or [])
-        self.store = open_store(store)
+        self.store = inputs.open_store(store)
         self.context = context
         self._on_change: OnChange = on_change
         self._endpoint = {"api_key": api_key, "base_url": base_url, "settings": model_settings}
@@ -118,7 +121,7 @@ class Agentor:
             name_of(self.model),
             self.tools,
             self._output.schema if self._output else None,
-            {key: settings[key] for key in settings if not key.startswith("extra_")},
+            {k: v for k, v in settings.items() if k != "unknown" and not k.startswith("extra_")},
         )
         self._spec = AgentSpec(
             agent=name,
@@ -131,6 +134,8 @@ class Agentor:
             durability=durability,
             tool_timeout_s=tool_timeout_s,
             half_finished=half_finished,
+            budget=read_budget(budget),
+            deadline_s=inputs.read_seconds("deadline_s", deadline_s),
             definition=digest_of(defined),
             defined=defined,
         )
@@ -163,11 +168,11 @@ class Agentor:
 
         Raises the model's own exception, after recording that the run failed; its notes name the run.
         """
-        if _is_batch(input):
+        if inputs.is_batch(input):
             if run_id is not None:
                 raise ConfigError("a list of inputs is several runs: run_id can name only one")
             return await self._batch(input, limit_concurrency, max_turns, fallback_models, tracing)
-        messages = read_input(input)
+        messages = inputs.read_input(input)
         launch = self._launch(Nobody(), max_turns, fallback_models, tracing)
         return await launch.run(messages, run_id)
 
@@ -185,8 +190,8 @@ class Agentor:
     ) -> RunResult:
         """Go on with a run from the last thing that was saved, knowing only its id.
 
-        A finished run is returned as it is: no model call, no tool. A half-finished batch of tools is rewound: the
-        model decides again.
+        A finished run is returned as it is: no model call, no tool. A half-finished batch of tools is rewound (the
+        model decides again) or, if a tool of it declares an effect or needs consent, settled.
 
         Args:
             run_id: The run.
@@ -232,7 +237,7 @@ class Agentor:
             max_turns: The turn budget of the fork's continuation.
             tracing: As for `arun`.
         """
-        messages = [] if input is None else read_input(input)
+        messages = [] if input is None else inputs.read_input(input)
         return await self._launch(Nobody(), max_turns, None, tracing).fork(
             run_id, messages, fork_id, at
         )
@@ -269,7 +274,7 @@ class Agentor:
         `ConfigError` (a ValueError) if the call does not wait, or was decided already; `LeaseHeldError` while a worker
         is busy with the run.
         """
-        edited = None if args is None else _read_arguments(args)
+        edited = None if args is None else inputs.read_arguments(args)
         decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
         await self._launch(Nobody(), None, None, False).decide_call(run_id, call_id, decision)
 
@@ -282,6 +287,15 @@ class Agentor:
     ) -> None:
         """`aapprove` from synchronous code."""
         blocking.wait_for(lambda: self.aapprove(run_id, call_id, args, by))
+
+    async def aresult(self, run_id: str) -> RunResult:
+        """A run as its log has it, whatever state it is in, without going on with it. Writes nothing; a run without an
+        end has the status "unfinished"."""
+        return await self._launch(Nobody(), None, None, False).read(run_id)
+
+    def result(self, run_id: str) -> RunResult:
+        """`aresult` from synchronous code."""
+        return blocking.wait_for(lambda: self.aresult(run_id))
 
     async def aplan(self, run_id: str) -> Plan:
         """What `resume` would do now: calls to run, calls in doubt, whether the model is asked and paid again, and what
@@ -301,6 +315,50 @@ class Agentor:
         """`areject` from synchronous code."""
         blocking.wait_for(lambda: self.areject(run_id, call_id, reason, by))
 
+    # Workers ------------------------------------------------------------------------------------------------------
+
+    async def acancel(self, run_id: str, by: str | None = None) -> bool:
+        """End a run wherever it is worked on, in this process or another: a model call or an async tool under way is
+        broken off, what is recorded stays, the status is "cancelled", and `resume` can go on later.
+
+        False if the run had ended already. A worker in another process notices within a second.
+        """
+        return await self._launch(Nobody(), None, None, False).cancel(run_id, by)
+
+    def cancel(self, run_id: str, by: str | None = None) -> bool:
+        """`acancel` from synchronous code."""
+        return blocking.wait_for(lambda: self.acancel(run_id, by))
+
+    async def aenqueue(
+        self, input: str | Sequence[Mapping[str, Any]], run_id: str | None = None
+    ) -> str:
+        """Write a run into the store for a worker to take; its id. Asks no model."""
+        messages = inputs.read_input(input)
+        return await self._launch(Nobody(), None, None, False).enqueue(messages, run_id)
+
+    def enqueue(self, input: str | Sequence[Mapping[str, Any]], run_id: str | None = None) -> str:
+        """`aenqueue` from synchronous code."""
+        return blocking.wait_for(lambda: self.aenqueue(input, run_id))
+
+    def worker(self, **how: Any) -> Worker:
+        """A worker for this agent's unfinished runs: `await worker.work()`, and `worker.stop()` from its loop.
+
+        Keyword arguments are those of `agentor.worker.WorkPlan`: concurrency, newest_first, max_attempts, backoff_s,
+        poll_s, until_idle.
+        """
+        if self.store is None:
+            raise ConfigError("a worker needs a store: Agentor(store='runs.db')")
+        launch = self._launch(Nobody(), None, None, None)
+        return Worker(self.store, self.name, WorkPlan(**how), launch.resume, launch.park)
+
+    async def awork(self, **how: Any) -> WorkReport:
+        """Work off the unfinished runs of the store until cancelled, or until idle if so asked. See `worker`."""
+        return await self.worker(**how).work()
+
+    def work(self, **how: Any) -> WorkReport:
+        """`awork` from synchronous code. Ctrl-C stops it in an orderly way."""
+        return blocking.wait_for(lambda: self.awork(**how))
+
     # Streams ------------------------------------------------------------------------------------------------------
 
     async def astream(
@@ -315,7 +373,7 @@ class Agentor:
 
         Whoever stops reading stops the run, which stays as far as it is recorded and can be resumed.
         """
-        messages = read_input(input)
+        messages = inputs.read_input(input)
 
         async def run(audience: Audience) -> RunResult:
             launch = self._launch(audience, max_turns, fallback_models, tracing)
@@ -409,69 +467,3 @@ class Agentor:
         if model not in self._fallbacks:
             self._fallbacks[model] = as_model(model, **self._endpoint)  # type: ignore[arg-type]
         return self._fallbacks[model]
-
-
-def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
-    """A store, or the one that a path names: a directory, or a path that ends in a slash, holds one file per run;
-    any other path is an SQLite file."""
-    if store is None:
-        return None
-    if isinstance(store, str | os.PathLike):
-        from agentor.engine.store import FileStore, SQLiteStore
-
-        path = os.fspath(store)
-        is_directory = path.endswith(("/", os.sep)) or Path(path).is_dir()
-        return FileStore(path) if is_directory else SQLiteStore(path)
-    if isinstance(store, Store):
-        return store
-    raise ConfigError(
-        f"store must be a path or have append, load and list_runs; {type(store).__name__} is neither"
-    )
-
-
-def read_input(input: str | Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Chat messages from what a caller gave. `ConfigError` names what cannot be one."""
-    if isinstance(input, str):
-        if not input.strip():
-            raise ConfigError("the input is empty: say something to the agent")
-        return [{"role": "user", "content": strict_json.clean_text(input)}]
-    if isinstance(input, Mapping) or not isinstance(input, Iterable):
-        raise ConfigError(f"the input is text or a list of messages, not {type(input).__name__}")
-    messages = [_read_message(message, number) for number, message in enumerate(input)]
-    if not messages:
-        raise ConfigError("the input is an empty list: add a message")
-    if messages[-1]["role"] == "assistant":
-        raise ConfigError("the input ends with the assistant's word: add a user message after it")
-    return messages
-
-
-def _read_message(message: Any, number: int) -> Message:
-    if hasattr(message, "model_dump"):
-        message = message.model_dump(exclude_none=True)
-    if not isinstance(message, Mapping):
-        raise ConfigError(
-            f"message {number} is {type(message).__name__}, not an object with a role"
-        )
-    if message.get("role") not in ROLES:
-        raise ConfigError(
-            f"message {number} has the role {message.get('role')!r}; use one of {sorted(ROLES)}"
-        )
-    try:
-        read: Message = strict_json.clean(dict(message))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"message {number} cannot be recorded: {error}") from error
-    return read
-
-
-def _read_arguments(args: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        read: dict[str, Any] = strict_json.clean(dict(args))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"the arguments cannot be recorded: {error}") from error
-    return read
-
-
-def _is_batch(input: Any) -> bool:
-    return (
-        isinstance(input, list | tuple) and bool(input) and all(isinstance(i, str) for i in input)
-    )

@@ -55,8 +55,7 @@ class LogCorruptError(StoreError):
         where = "log" if run_id is None else f"run {run_id!r}"
         at = "" if seq is None else f" at seq {seq}"
         super().__init__(
-            f"{where} is damaged{at}: {reason}. It is not replayed; "
-            "`agentor verify` shows the damage, and fork(at=...) can branch before it."
+            f"{where} is damaged{at}: {reason}. It is not replayed; `agentor verify` shows the damage."
         )
 
 

@@ -6,7 +6,6 @@ the loop. What differs is only how they come by the two.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from agentor.consent import find_pending, pending_of
 from agentor.definition import changes, definition_in
+from agentor.driving import drive
 from agentor.engine import clock
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
@@ -26,7 +26,7 @@ from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.replay import Batch, RunState, evolve, with_messages
 from agentor.engine.runner import AgentSpec, Runner
 from agentor.engine.store import fork_run
-from agentor.engine.store.protocol import Store, check_run_id, new_run_id
+from agentor.engine.store.protocol import Signals, Store, check_run_id, new_run_id
 from agentor.errors import (
     ConfigError,
     LeaseHeldError,
@@ -39,6 +39,7 @@ from agentor.errors import (
 )
 from agentor.output import OutputType
 from agentor.plan import Plan, plan_of
+from agentor.stopping import CANCEL, Stop, Stopper, answered, tell
 from agentor.tracing import Traced
 
 logger = logging.getLogger("agentor")
@@ -81,9 +82,10 @@ class Launch:
             try:
                 return await self._resume(run_id)
             except LeaseHeldError:
-                if clock.monotonic() + pause_s > until:
+                left_s = until - clock.monotonic()
+                if left_s <= 0:
                     raise
-            await clock.sleep(pause_s * (0.5 + clock.uniform() / 2))
+            await clock.sleep(min(left_s, pause_s * (0.5 + clock.uniform() / 2)))
             pause_s = min(pause_s * 2, LONGEST_WAIT_S)
 
     async def _resume(self, run_id: str) -> RunResult:
@@ -109,7 +111,9 @@ class Launch:
         self, run_id: str, messages: Sequence[Message], fork_id: str | None, at: int | None
     ) -> RunResult:
         """Branch a run and go on with the branch; without messages, a finished parent is only copied."""
-        _, events = await self._load(check_run_id(run_id))
+        state, events = await self._load(check_run_id(run_id))
+        if messages or not state.is_complete:
+            self._check_change(run_id, state, events)  # before anything is copied
         if at is not None:
             at = _snapped(run_id, events, at)
         copy = await off_loop(self.store, self._copy, run_id, fork_id, at)
@@ -140,6 +144,11 @@ class Launch:
         finally:
             await keeper.release()
 
+    async def read(self, run_id: str) -> RunResult:
+        """The run as its log has it. Writes nothing."""
+        state, events = await self._load(check_run_id(run_id))
+        return self._result(self._runner(Keeper(None, run_id), state, events))
+
     async def plan(self, run_id: str) -> Plan:
         """What `resume` would do now. Writes nothing and asks nobody."""
         state, events = await self._load(check_run_id(run_id))
@@ -148,6 +157,55 @@ class Launch:
         return plan_of(
             run_id, state, reopen, settles, self.spec.tools, self._changes(state, events)
         )
+
+    async def cancel(self, run_id: str, by: str | None) -> bool:
+        """End a run wherever it is worked on. False if it had ended already."""
+        state, _ = await self._load(check_run_id(run_id))
+        if state.status not in (None, "failed", "paused", "max_turns"):
+            return False
+        stop = Stop("cancelled", "Cancelled.", by)
+        if tell(self.store, run_id, stop):
+            return True
+        keeper = Keeper(self.store, run_id)
+        try:
+            await keeper.acquire()
+        except LeaseHeldError:
+            store: object = self.store
+            if not isinstance(store, Signals):
+                raise
+            await off_loop(store, store.ask, run_id, CANCEL, by)
+            return True
+        await self._end(keeper, stop)
+        return True
+
+    async def park(self, run_id: str, reason: str) -> None:
+        """End a run that is given up, with the reason. It can still be resumed by hand."""
+        keeper = Keeper(self.store, run_id)
+        await keeper.acquire()
+        await self._end(keeper, Stop("parked", reason))
+
+    async def _end(self, keeper: Keeper, stop: Stop) -> None:
+        try:
+            state, events = await self._load(keeper.run_id)
+            runner = self._runner(keeper, _reopened(state), events)
+            await runner.stop(stop.status, stop.error, stop.by)
+            await answered(self.store, keeper.run_id)
+        finally:
+            await keeper.release()
+
+    async def enqueue(self, messages: Sequence[Message], run_id: str | None) -> str:
+        """Write a run that a worker is to take; its id."""
+        if self.store is None:
+            raise ConfigError("this agent has no store: give it one, Agentor(store='runs.db')")
+        if run_id is not None:
+            await self._check_free(check_run_id(run_id))
+        chosen = run_id or new_run_id()
+        start = self._run_start(self._with_instructions(messages)).with_(seq=1, queued=True)
+        try:
+            await Recorder(self.store, chosen, "strict").save([start])
+        except SequenceConflictError as error:
+            raise RunExistsError(chosen) from error
+        return chosen
 
     # What has changed ---------------------------------------------------------------------------------------------
 
@@ -164,7 +222,7 @@ class Launch:
             return
         told = f"run {run_id!r} goes on with an agent that has changed:\n" + "\n".join(changed)
         if self.on_change == "refuse":
-            raise ConfigError(f"{told}\nResume it with on_change='adopt' if that is meant.")
+            raise ConfigError(f"{told}\nBuild the agent with on_change='adopt' if that is meant.")
         logger.warning("%s", told)
 
     # Opening a segment --------------------------------------------------------------------------------------------
@@ -275,7 +333,9 @@ class Launch:
 
     async def _finish(self, runner: Runner, keeper: Keeper, opening: Sequence[Event]) -> RunResult:
         try:
-            await drive(runner, keeper, opening)
+            ends_at = self._ends_at(runner, opening)
+            stopper = Stopper(self.store, runner.run_id, ends_at)
+            await drive(runner, keeper, stopper, opening)
         except SequenceConflictError as error:
             if error.seq == 1:
                 raise RunExistsError(runner.run_id) from error
@@ -288,6 +348,15 @@ class Launch:
                 await self.audience.export()
         return self._result(runner)
 
+    def _ends_at(self, runner: Runner, opening: Sequence[Event]) -> float | None:
+        """The deadline counts from the run's first start, across resumes and forks."""
+        if self.spec.deadline_s is None:
+            return None
+        started_at = runner.state.started_at
+        if started_at is None:
+            started_at = opening[0].started_at if opening else None
+        return (clock.now() if started_at is None else started_at) + self.spec.deadline_s
+
     def _where(self, runner: Runner) -> str:
         if self.store is None:
             return f"In run {runner.run_id} of agent {self.spec.agent!r}, which has no store."
@@ -297,7 +366,7 @@ class Launch:
         state = runner.state
         return RunResult(
             final_output=self._final_output(runner),
-            status=state.status or "failed",
+            status=state.status or "unfinished",
             run_id=runner.run_id if self.store is not None else None,
             events=runner.events,
             usage=state.usage,
@@ -319,20 +388,9 @@ class Launch:
             ) from None
 
 
-async def drive(runner: Runner, keeper: Keeper, opening: Sequence[Event]) -> None:
-    """Run the loop while the lease is kept alive beside it, and leave nothing running, however this ends."""
-    work = asyncio.create_task(runner.go(opening))
-    watch = asyncio.create_task(keeper.keep())
-    try:
-        await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (work, watch):
-            task.cancel()
-        await asyncio.wait({work, watch})
-        await keeper.release()
-    if work.cancelled() and keeper.lost is not None:
-        raise keeper.lost
-    work.result()
+def _reopened(state: RunState) -> RunState:
+    """The state as it would be while somebody works on the run, so that its end can be written (again)."""
+    return replace(state, status=None)
 
 
 def _snapped(run_id: str, events: Sequence[Event], at: int) -> int:

@@ -52,17 +52,20 @@ class OutputType:
         except ValidationError as error:
             raise ValueError(_faults(error)) from None
 
-    def correction(self, text: str) -> str | None:
-        """What to ask of the model when `text` is no answer of this type; None if it is."""
+    def unfit(self, text: str) -> str | None:
+        """Why `text` is no answer of this type; None if it is."""
         try:
             self.parse(text)
         except ValueError as error:
-            return (
-                f"Your answer does not match the required format {self.name}: {error}. "
-                "Answer again with only a JSON object that matches this JSON schema: "
-                f"{strict_json.dumps(self.schema)}"
-            )
+            return f"The answer does not match {self.name}: {error}"
         return None
+
+    def correction(self, unfit: str) -> str:
+        """What to ask of the model when its answer is unfit."""
+        return (
+            f"{unfit}. Answer again with only a JSON object that matches this JSON schema: "
+            f"{strict_json.dumps(self.schema)}"
+        )
 
 
 def _unfenced(text: str) -> str:

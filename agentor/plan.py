@@ -8,6 +8,8 @@ from typing import Any
 
 from agentor.engine.decide import AskModel, Finish, Reopen, decide
 from agentor.engine.replay import Batch, RunState
+from agentor.engine.request import Call
+from agentor.engine.run_context import RunContext
 from agentor.engine.tools import Tool
 
 
@@ -82,29 +84,46 @@ def _asks(state: RunState) -> bool:
 
 
 def _settling(plan: Plan, batch: Batch, tools: Mapping[str, Tool]) -> Plan:
-    in_doubt: list[str] = []
-    to_run: list[str] = []
-    for call in batch.missing:
-        tool = tools.get(call.name)
-        approval = batch.approval_of(call)
-        if approval in ("asked", "rejected") or tool is None:
-            continue
-        doubtful = call in batch.in_doubt and approval != "approved" and tool.effect == "once"
-        (in_doubt if doubtful else to_run).append(call.call_id)
-    waiting = tuple(call.call_id for call in batch.waiting)
+    fate = {call.call_id: _fate(batch, call, tools) for call in batch.missing}
+
+    def calls(what: str) -> tuple[str, ...]:
+        return tuple(call_id for call_id, becomes in fate.items() if becomes == what)
+
+    parks = any(_parks(tools.get(c.name)) for c in batch.missing if fate[c.call_id] == "in doubt")
     return _with(
         plan,
         settled=tuple(c.call_id for c in batch.calls if c.position in batch.answers),
-        in_doubt=tuple(in_doubt),
-        to_run=tuple(to_run),
-        waiting=waiting,
-        ask_model=not waiting,
+        in_doubt=calls("in doubt"),
+        to_run=calls("run"),
+        waiting=calls("wait"),
+        ask_model=not (calls("wait") or parks),
         problems=tuple(
             f"call {c.call_id} needs the tool {c.name!r}, which this agent does not have"
             for c in batch.missing
-            if c.name not in tools
+            if fate[c.call_id] == "gone"
         ),
     )
+
+
+def _fate(batch: Batch, call: Call, tools: Mapping[str, Tool]) -> str:
+    """What becomes of a call without a result when its batch is settled."""
+    tool, approval = tools.get(call.name), batch.approval_of(call)
+    if tool is None:
+        return "gone"
+    if approval is not None:
+        return {"asked": "wait", "approved": "run"}.get(approval, "refused")
+    started = call in batch.in_doubt
+    if started and tool.effect == "once":
+        return "in doubt"
+    asks = tool.asks_approval(
+        RunContext(call_id=call.call_id, args=dict(call.args)), dict(call.args)
+    )
+    safe = started and tool.effect not in (None, "read")
+    return "wait" if asks and not safe else "run"
+
+
+def _parks(tool: Tool | None) -> bool:
+    return tool is not None and tool.on_doubt == "park" and tool.reconcile is None
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:

@@ -18,7 +18,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
 
-CORE = ("arguments", "argument_faults", "events", "replay", "decide", "request", "staged")
+CORE = ("arguments", "argument_faults", "events", "replay", "decide", "request", "staged", "budget")
 MODEL_EDGE = (
     *("models", "settings", "transport", "redact", "failure", "adapt", "wire"),
     *("exchange", "patience", "reply"),
@@ -53,7 +53,13 @@ FLOORS = {
     "facade": [
         *("agentor.agent", "agentor.launch", "agentor.blocking", "agentor.streaming"),
         *("agentor.output", "agentor.tracing", "agentor.consent", "agentor.definition"),
-        "agentor.plan",
+        *(
+            "agentor.plan",
+            "agentor.driving",
+            "agentor.stopping",
+            "agentor.worker",
+            "agentor.inputs",
+        ),
     ],
     "readers": [f"agentor.{name}" for name in ("export", "viewer", "server", "testing", "demo")],
     "doors": [

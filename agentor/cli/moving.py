@@ -13,7 +13,6 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from agentor.agent import open_store
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
@@ -22,6 +21,7 @@ from agentor.engine.store.protocol import Closes, Store
 from agentor.errors import ConfigError
 from agentor.export.jsonl import Imported, OnConflict, export_runs, import_runs, log_files
 from agentor.export.reading import Problem
+from agentor.inputs import open_store
 
 
 @runtime_checkable

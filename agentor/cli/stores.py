@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentor.agent import open_store
 from agentor.engine.store.protocol import Closes, Store
 from agentor.errors import ConfigError
+from agentor.inputs import open_store
 
 DEFAULT_STORE = "runs.db"
 

@@ -33,8 +33,11 @@ class Output(Protocol):
     def response_format(self) -> dict[str, Any]:
         """What the provider is told of it."""
 
-    def correction(self, text: str) -> str | None:
-        """What to ask of the model when its answer does not have the shape; None if it does."""
+    def unfit(self, text: str) -> str | None:
+        """Why an answer does not have the shape; None if it does."""
+
+    def correction(self, unfit: str) -> str:
+        """What to ask of the model then."""
 
 
 class Asking:
@@ -114,17 +117,20 @@ class Asking:
         return generation.with_(
             model=name_of(self.model),
             source=source_of(self.model),
-            correction=self._correction(generation),
+            **self._unfit(generation),
             started_at=started_at,
             ended_at=clock.now(),
         )
 
-    def _correction(self, generation: Event) -> str | None:
+    def _unfit(self, generation: Event) -> dict[str, Any]:
+        """The fields that say that an answer does not have the shape it must have."""
         refused = (generation.provider_fields or {}).get("refusal")
         cut = generation.finish_reason in CUT_REASONS
         if self._output is None or generation.calls or cut or refused:
-            return None
-        return self._output.correction(generation.text or "")
+            return {}
+        if (unfit := self._output.unfit(generation.text or "")) is None:
+            return {}
+        return {"error": unfit, "correction": self._output.correction(unfit)}
 
 
 def name_of(model: Model) -> str:

@@ -19,7 +19,15 @@ from agentor.engine.daemon_thread import in_thread
 from agentor.engine.effects import Happened, Unknown, Verdict, find_out
 from agentor.engine.events import Event
 from agentor.engine.redact import SECRETS
-from agentor.engine.replay import IN_DOUBT, NO_FAILURES, REJECTED, WITHDRAWN, Batch, RunState
+from agentor.engine.replay import (
+    DECLARED,
+    IN_DOUBT,
+    NO_FAILURES,
+    REJECTED,
+    WITHDRAWN,
+    Batch,
+    RunState,
+)
 from agentor.engine.request import Call
 from agentor.engine.result_text import result_text
 from agentor.engine.staged import Staged
@@ -153,6 +161,11 @@ class Calling:
         who = approval.by or "a person"
         why = f": {approval.reason}" if approval.reason else ""
         return self.result(state, call, f"Error: {who} did not approve this call{why}", REJECTED)
+
+    def is_careful(self, call: Call) -> bool:
+        """Whether the tool says that it has consequences."""
+        tool = self._tools[call.name]
+        return tool.effect in DECLARED or tool.needs_approval is not False
 
     def is_in_doubt(self, batch: Batch, call: Call) -> bool:
         """Whether somebody else started the call, and nobody recorded what came of it."""

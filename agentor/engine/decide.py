@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -48,8 +49,11 @@ class Wait:
 Decision: TypeAlias = AskModel | CallTools | Finish | Wait
 
 
-def decide(state: RunState, max_turns: int) -> Decision:
-    """The next step of a run. `max_turns` counts the generations of the segment."""
+def decide(
+    state: RunState, max_turns: int, reached: Callable[[RunState], str | None] | None = None
+) -> Decision:
+    """The next step of a run. `max_turns` counts the generations of the segment; `reached` says why nothing more may be
+    spent, if that is so."""
     if state.status is not None:
         return Wait(state.status)
     if (batch := state.batch) is not None:
@@ -61,6 +65,8 @@ def decide(state: RunState, max_turns: int) -> Decision:
         return Finish("completed", text=said, say=True)  # no request may end with an answer
     if state.turn >= max_turns:
         return Finish("max_turns", error=f"Reached max_turns ({max_turns}) without a final answer.")
+    if reached is not None and (error := reached(state)) is not None:
+        return Finish("budget", error=error)
     return AskModel()
 
 
@@ -78,7 +84,7 @@ def _end(state: RunState, answer: Answer) -> Finish | None:
     if answer.mismatch:
         if state.mismatches <= CORRECTIVE_TURNS:
             return None
-        return Finish("failed", error=answer.mismatch, fault="mismatch")
+        return Finish("failed", error=answer.unfit or answer.mismatch, fault="mismatch")
     if not answer.text and state.empty_answers <= ASKED_AGAIN_WHEN_EMPTY:
         return None
     return Finish("completed", text=answer.text, say=not state.said)

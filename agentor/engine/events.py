@@ -15,7 +15,9 @@ from typing import Any, Final, Literal, TypeAlias
 from agentor.engine import strict_json
 
 Message: TypeAlias = dict[str, Any]  # one chat-completions message
-RunStatus: TypeAlias = Literal["completed", "max_turns", "failed", "paused"]
+RunStatus: TypeAlias = Literal[
+    "completed", "max_turns", "failed", "paused", "cancelled", "budget", "deadline", "parked"
+]
 
 RUN_START: Final = "run_start"
 GENERATION: Final = "generation"
@@ -24,11 +26,12 @@ TOOL_RESULT: Final = "tool_result"
 MESSAGE: Final = "message"
 RUN_END: Final = "run_end"
 FORK: Final = "fork"
+CANCEL: Final = "cancel"
 APPROVAL: Final = "approval"  # asked for, given or refused: see its status
 TEXT_DELTA: Final = "text_delta"  # streamed, never stored
 
 STORED_TYPES: Final = frozenset(
-    {RUN_START, GENERATION, TOOL_CALL, TOOL_RESULT, MESSAGE, RUN_END, FORK, APPROVAL}
+    {RUN_START, GENERATION, TOOL_CALL, TOOL_RESULT, MESSAGE, RUN_END, FORK, APPROVAL, CANCEL}
 )
 
 
@@ -133,6 +136,7 @@ class Event:
     kept: int | None = None  # run_start: messages of the conversation that the segment keeps
     rewound: list[str] | None = None  # run_start: call ids of the half-finished batch given up
     settling: list[str] | None = None  # run_start: call ids of the half-finished batch gone on with
+    queued: bool | None = None  # run_start: nobody has begun; a worker is to take it
     effect: str | None = None  # tool_call: what the tool says a second start would do
     by: str | None = None  # approval: who decided
     reason: str | None = None  # approval: why it is asked for, or was refused
@@ -224,6 +228,7 @@ _CHECKS: Final[dict[str, Any]] = dict.fromkeys(_FIELDS, str) | {
     "kept": int,
     "rewound": list,
     "settling": list,
+    "queued": bool,
     "limits": dict,
     "defined": dict,
     "provider_fields": dict,

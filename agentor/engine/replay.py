@@ -118,6 +118,7 @@ class Answer:
     cut: str | None = None  # finish_reason, when the reply was cut off
     refusal: str | None = None
     mismatch: str | None = None  # the correction it needs
+    unfit: str | None = None  # why, in few words
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,12 @@ class RunState:
     text: str | None = None
     error: str | None = None
     turn: int = 0  # generations of the segment
-    segments: int = 0  # how often the run was started or resumed
+    segments: int = 0  # how often the run was queued, started or resumed
+    attempts: int = 0  # how often somebody began to work on it
     empty_answers: int = 0  # of the segment
     mismatches: int = 0  # of the segment
     usage: Usage = field(default_factory=Usage)
+    usage_by_model: Mapping[str, Usage] = field(default_factory=dict)
     failures: Mapping[str, int] = field(default_factory=dict)  # tool -> failing calls
     started_at: float | None = None
     ended_at: float | None = None
@@ -202,6 +205,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _fork(state, event, seq)
         case ev.APPROVAL:
             return _approval(state, event, seq)
+        case ev.CANCEL:
+            return _with(state, seq=seq)  # the run_end after it says what it means
     return _with(state, seq=seq, unknown=state.unknown + 1)
 
 
@@ -288,6 +293,7 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         error=None,
         turn=0,
         segments=state.segments + 1,
+        attempts=state.attempts + (not event.queued),
         empty_answers=0,
         mismatches=0,
         started_at=event.started_at if state.started_at is None else state.started_at,
@@ -335,12 +341,20 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
         transcript=transcript,
         turn=state.turn + 1,
         usage=state.usage + event.usage if event.usage is not None else state.usage,
+        usage_by_model=_by_model(state.usage_by_model, event),
         model=event.model or state.model,
         batch=batch,
         answer=None,
         said=False,
     )
     return state if calls else _answered(state, event, cut)
+
+
+def _by_model(by_model: Mapping[str, Usage], event: Event) -> Mapping[str, Usage]:
+    if event.usage is None:
+        return by_model
+    name = event.model or ""
+    return {**by_model, name: by_model.get(name, Usage()) + event.usage}
 
 
 def _answered(state: RunState, event: Event, cut: str | None) -> RunState:
@@ -350,6 +364,7 @@ def _answered(state: RunState, event: Event, cut: str | None) -> RunState:
         cut=cut,
         refusal=refusal if isinstance(refusal, str) and refusal and not event.text else None,
         mismatch=event.correction,
+        unfit=event.error,
     )
     if answer.cut or answer.refusal:
         return _with(state, answer=answer)

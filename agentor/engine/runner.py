@@ -17,8 +17,17 @@ from typing import Any, Literal, TypeAlias, assert_never
 from agentor.engine import clock
 from agentor.engine import events as ev
 from agentor.engine.asking import Asking, Output
+from agentor.engine.budget import Budget
 from agentor.engine.calling import Calling, Parked
-from agentor.engine.decide import AskModel, CallTools, Finish, Wait, decide, fault_of
+from agentor.engine.decide import (
+    AskModel,
+    CallTools,
+    Decision,
+    Finish,
+    Wait,
+    decide,
+    fault_of,
+)
 from agentor.engine.events import Event
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
@@ -51,6 +60,8 @@ class AgentSpec:
     durability: Durability = "best_effort"
     tool_timeout_s: float | None = None
     half_finished: HalfFinished | None = None
+    budget: Budget | None = None
+    deadline_s: float | None = None  # from the start of the run
     definition: str | None = None  # a digest of the next
     defined: dict[str, Any] | None = None  # what a run depends on of the agent
 
@@ -70,6 +81,7 @@ class Runner:
         keeper: Keeper | None = None,
     ) -> None:
         self.run_id = run_id
+        self.store = store
         self.state = state or RunState()
         self.events = list(events)
         self._spec = spec
@@ -108,7 +120,7 @@ class Runner:
 
     async def _run(self) -> None:
         while True:
-            match decide(self.state, self._spec.max_turns):
+            match self._decide(self.state):
                 case AskModel():
                     await self._ask()
                 case CallTools(batch, calls):
@@ -119,6 +131,10 @@ class Runner:
                     return self._raise_fault()
                 case other:
                     assert_never(other)
+
+    def _decide(self, state: RunState) -> Decision:
+        budget = self._spec.budget
+        return decide(state, self._spec.max_turns, budget.reached if budget else None)
 
     # The model ----------------------------------------------------------------------------------------------------
 
@@ -133,10 +149,10 @@ class Runner:
 
     def _add_consequences(self, staged: Staged) -> None:
         """What follows from a generation without anything being performed: it shares the generation's commit."""
-        decision = decide(staged.state, self._spec.max_turns)
+        decision = self._decide(staged.state)
         if isinstance(decision, CallTools):
             self._calling.add_claims(staged, decision.batch, decision.calls)
-            decision = decide(staged.state, self._spec.max_turns)
+            decision = self._decide(staged.state)
         if isinstance(decision, Finish):
             for event in self._closing(staged.state, decision):
                 staged.add(event)
@@ -151,6 +167,8 @@ class Runner:
         claimed = self.state.batch
         if claimed is None:
             return
+        ready = [call for call in claimed.missing if call not in claimed.waiting]
+        self._check_claimed(ready)
         await self._audience.caught_up()
         self._keeper.check()
         arrived: deque[tuple[Call, ToolOutcome | Parked]] = deque()
@@ -158,8 +176,16 @@ class Runner:
         async def run(call: Call) -> None:
             arrived.append((call, await self._calling.perform(claimed, call)))
 
-        ready = [call for call in claimed.missing if call not in claimed.waiting]
         await self._record_as_they_arrive([run(call) for call in ready], arrived)
+
+    def _check_claimed(self, calls: Sequence[Call]) -> None:
+        """A tool with a declared effect starts only if a crash would find its claim: best effort is not enough."""
+        careful = [call.name for call in calls if self._calling.is_careful(call)]
+        if careful and self._recorder.unsaved:
+            raise StoreError(
+                f"run {self.run_id!r}: the tool {careful[0]!r} was not started, because that it was called could not "
+                "be saved first. Resume the run when the store is well again."
+            )
 
     async def _record_as_they_arrive(
         self,
@@ -224,6 +250,14 @@ class Runner:
         if end := fault_of(self.state):
             error = end.error or end.status
             raise OutputMismatchError(error) if end.fault == "mismatch" else ModelError(error)
+
+    async def stop(self, status: str, error: str, by: str | None = None) -> None:
+        """Close the segment from outside. The work must have ended; what it had begun stays as it is recorded."""
+        if self.state.status is not None:
+            return
+        end = self._run_end(self.state, Finish(status, error=error))
+        cancel = [Event(ev.CANCEL, by=by, started_at=clock.now())] if status == "cancelled" else []
+        await self._record(Staged(self.state, [*cancel, end]))
 
     async def _fail(self, error: Exception) -> None:
         """Record that the run failed, if that can still be recorded and is not yet."""

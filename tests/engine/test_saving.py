@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from agentor import (
+    Agentor,
     FileStore,
     LeaseHeldError,
     LeaseLostError,
@@ -15,6 +16,7 @@ from agentor import (
     RunExistsError,
     SequenceConflictError,
     StoreError,
+    function_tool,
 )
 from agentor.engine.events import Event
 from agentor.engine.replay import verify
@@ -169,3 +171,30 @@ def test_an_id_that_is_taken_is_refused_and_nothing_is_written(store: Any) -> No
             attempt()
         assert isinstance(caught.value, ValueError)
     assert store.load("r") == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"effect": "once"}, {"effect": "idempotent"}, {"needs_approval": lambda ctx, args: False}],
+)
+def test_a_tool_with_consequences_is_not_started_when_its_claim_is_not_saved(options: Any) -> None:
+    ran = []
+
+    @function_tool(**options)
+    def pay() -> str:
+        """Pay."""
+        ran.append(1)
+        return "paid"
+
+    store = Failing({2})
+    mine = Agentor(
+        "A",
+        model=ScriptedModel.by_turn([calls(("pay", {})), says("done")]),
+        tools=[pay],
+        store=store,
+    )
+    with pytest.raises(StoreError, match="'pay' was not started"):
+        mine.run("go", run_id="r")
+    assert not ran
+    assert mine.resume("r").final_output == "done"
+    assert ran == [1]

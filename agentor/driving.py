@@ -1,0 +1,50 @@
+"""One live run: its work, its lease and its stopper side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from agentor.engine.events import Event
+from agentor.engine.lease import Keeper
+from agentor.engine.runner import Runner
+from agentor.stopping import OVERDUE, Stop, Stopper, answered
+
+
+async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Sequence[Event]) -> None:
+    """Run the loop while the lease is kept alive beside it, until it ends or is told to; leave nothing running."""
+    if stopper.is_overdue:
+        await _close_overdue(runner, keeper)
+        return
+    work = asyncio.create_task(runner.go(opening))
+    watch = asyncio.create_task(keeper.keep())
+    told = asyncio.create_task(stopper.wait())
+    try:
+        await asyncio.wait({work, watch, told}, return_when=asyncio.FIRST_COMPLETED)
+        if told.done() and not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+            await _stop(runner, keeper, told.result())
+    finally:
+        for task in (work, watch, told):
+            task.cancel()
+        await asyncio.wait({work, watch, told})
+        await keeper.release()
+    if not work.cancelled():
+        work.result()
+    elif keeper.lost is not None:
+        raise keeper.lost
+
+
+async def _close_overdue(runner: Runner, keeper: Keeper) -> None:
+    """Nothing is begun when the time is up already."""
+    try:
+        await runner.stop(OVERDUE.status, OVERDUE.error)
+    finally:
+        await keeper.release()
+
+
+async def _stop(runner: Runner, keeper: Keeper, stop: Stop) -> None:
+    keeper.check()
+    await runner.stop(stop.status, stop.error, stop.by)
+    await answered(runner.store, runner.run_id)

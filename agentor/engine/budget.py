@@ -1,0 +1,62 @@
+"""What a run may spend, counted from its log: across resumes and forks, rewound turns included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentor.engine.events import Usage
+from agentor.engine.replay import RunState
+from agentor.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits on a whole run: tokens, money, or both. Reaching one is a status ("budget"), not an exception.
+
+    Money is counted in the currency of `prices`: for each model's name the price of a million input tokens and of a
+    million output tokens. A run may overshoot by one model call, for nobody knows what a call costs before it is made.
+    """
+
+    tokens: int | None = None
+    money: float | None = None
+    prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("tokens", "money"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not value > 0):
+                raise ConfigError(f"budget: {name} must be more than 0, not {value!r}")
+        if self.tokens is None and self.money is None:
+            raise ConfigError("budget: give tokens, money, or both")
+
+    def spent(self, state: RunState) -> float:
+        """Money spent so far. `ConfigError` names a model that has no price."""
+        return sum(self._cost(model, usage) for model, usage in state.usage_by_model.items())
+
+    def reached(self, state: RunState) -> str | None:
+        """Why no further model call may be made, in words; None while one may."""
+        if self.tokens is not None and state.usage.total_tokens >= self.tokens:
+            return f"Reached the budget of {self.tokens} tokens ({state.usage.total_tokens} spent)."
+        if self.money is not None and (spent := self.spent(state)) >= self.money:
+            return f"Reached the budget of {self.money:g} ({spent:.4g} spent)."
+        return None
+
+    def _cost(self, model: str, usage: Usage) -> float:
+        if model not in self.prices:
+            raise ConfigError(
+                f"budget: no price for the model {model!r}; add prices={{{model!r}: (per million input tokens, "
+                "per million output tokens)}}"
+            )
+        given, made = self.prices[model]
+        return (usage.input_tokens * given + usage.output_tokens * made) / 1_000_000
+
+
+def read_budget(budget: Any) -> Budget | None:
+    """A number is a number of tokens."""
+    if budget is None or isinstance(budget, Budget):
+        return budget
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        return Budget(tokens=budget)
+    raise ConfigError(f"budget is a number of tokens or a Budget, not {budget!r}")

@@ -1,0 +1,87 @@
+"""Reading what callers give: stores, messages, arguments. Bad input is a `ConfigError` that names what is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from agentor.engine import strict_json
+from agentor.engine.events import Message
+from agentor.engine.store.protocol import Store
+from agentor.errors import ConfigError
+
+ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
+
+def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
+    """A store, or the one that a path names: a directory, or a path that ends in a slash, holds one file per run;
+    any other path is an SQLite file."""
+    if store is None:
+        return None
+    if isinstance(store, str | os.PathLike):
+        from agentor.engine.store import FileStore, SQLiteStore
+
+        path = os.fspath(store)
+        is_directory = path.endswith(("/", os.sep)) or Path(path).is_dir()
+        return FileStore(path) if is_directory else SQLiteStore(path)
+    if isinstance(store, Store):
+        return store
+    raise ConfigError(
+        f"store must be a path or have append, load and list_runs; {type(store).__name__} is neither"
+    )
+
+
+def read_input(input: str | Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Chat messages from what a caller gave. `ConfigError` names what cannot be one."""
+    if isinstance(input, str):
+        if not input.strip():
+            raise ConfigError("the input is empty: say something to the agent")
+        return [{"role": "user", "content": strict_json.clean_text(input)}]
+    if isinstance(input, Mapping) or not isinstance(input, Iterable):
+        raise ConfigError(f"the input is text or a list of messages, not {type(input).__name__}")
+    messages = [_read_message(message, number) for number, message in enumerate(input)]
+    if not messages:
+        raise ConfigError("the input is an empty list: add a message")
+    if messages[-1]["role"] == "assistant":
+        raise ConfigError("the input ends with the assistant's word: add a user message after it")
+    return messages
+
+
+def _read_message(message: Any, number: int) -> Message:
+    if hasattr(message, "model_dump"):
+        message = message.model_dump(exclude_none=True)
+    if not isinstance(message, Mapping):
+        raise ConfigError(
+            f"message {number} is {type(message).__name__}, not an object with a role"
+        )
+    if message.get("role") not in ROLES:
+        raise ConfigError(
+            f"message {number} has the role {message.get('role')!r}; use one of {sorted(ROLES)}"
+        )
+    try:
+        read: Message = strict_json.clean(dict(message))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"message {number} cannot be recorded: {error}") from error
+    return read
+
+
+def read_seconds(name: str, seconds: float | None) -> float | None:
+    if seconds is None or (isinstance(seconds, int | float) and seconds > 0):
+        return seconds
+    raise ConfigError(f"{name} is a number of seconds above 0, not {seconds!r}")
+
+
+def read_arguments(args: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        read: dict[str, Any] = strict_json.clean(dict(args))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the arguments cannot be recorded: {error}") from error
+    return read
+
+
+def is_batch(input: Any) -> bool:
+    return (
+        isinstance(input, list | tuple) and bool(input) and all(isinstance(i, str) for i in input)
+    )

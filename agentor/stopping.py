@@ -1,0 +1,116 @@
+"""Ending a run from outside: somebody cancels it, or its time is up.
+
+A run that another process works on is asked by a signal in the store, which its worker looks at twice a second. A run of
+this process is told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from agentor.engine import clock
+from agentor.engine.recorder import off_loop
+from agentor.engine.store.protocol import Signals
+
+logger = logging.getLogger("agentor")
+
+CANCEL: Final = "cancel"
+LOOK_S: Final = 0.5  # between two looks at the signals of a run
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a run ends before its work does."""
+
+    status: str  # of its run_end
+    error: str
+    by: str | None = None
+
+
+class Stopper:
+    """Waits for a reason to end one run of this process."""
+
+    def __init__(self, store: object, run_id: str, ends_at: float | None = None) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._ends_at = ends_at  # seconds since the epoch
+        self._loop = asyncio.get_running_loop()
+        self._told: asyncio.Future[Stop] = self._loop.create_future()
+
+    @property
+    def is_overdue(self) -> bool:
+        return self._ends_at is not None and clock.now() >= self._ends_at
+
+    def tell(self, stop: Stop) -> None:
+        """From any thread."""
+
+        def set_result() -> None:
+            if not self._told.done():
+                self._told.set_result(stop)
+
+        self._loop.call_soon_threadsafe(set_result)
+
+    async def wait(self) -> Stop:
+        """Return when there is a reason."""
+        key = (id(self._store), self._run_id)
+        watches = [asyncio.ensure_future(self._watch_time()), asyncio.ensure_future(self._look())]
+        with _lock:
+            _live[key] = self
+        try:
+            await asyncio.wait([self._told, *watches], return_when=asyncio.FIRST_COMPLETED)
+            return next(w.result() for w in (self._told, *watches) if w.done())
+        finally:
+            with _lock:
+                _live.pop(key, None)
+            for watch in watches:
+                watch.cancel()
+
+    async def _watch_time(self) -> Stop:
+        if self._ends_at is None:
+            await self._loop.create_future()
+            raise AssertionError("it is never done")
+        while not self.is_overdue:
+            await clock.sleep(self._ends_at - clock.now())
+        return OVERDUE
+
+    async def _look(self) -> Stop:
+        store = self._store
+        if not isinstance(store, Signals):
+            await self._loop.create_future()
+            raise AssertionError("it is never done")
+        while True:
+            try:
+                if CANCEL in await off_loop(store, store.asked, self._run_id):
+                    return Stop("cancelled", "Cancelled.")
+            except Exception as error:  # a busy disk: look again
+                logger.warning("run %s: its signals cannot be read (%s)", self._run_id, error)
+            await clock.sleep(LOOK_S)
+
+
+OVERDUE: Final = Stop("deadline", "Reached the deadline of the run.")
+
+_lock = threading.Lock()
+_live: dict[tuple[int, str], Stopper] = {}
+
+
+def tell(store: object, run_id: str, stop: Stop) -> bool:
+    """Tell a run of this process; whether there is one."""
+    with _lock:
+        stopper = _live.get((id(store), run_id))
+    if stopper is not None:
+        stopper.tell(stop)
+    return stopper is not None
+
+
+async def answered(store: object, run_id: str) -> None:
+    """Take the signal away, now that what it asked for is recorded."""
+    if not isinstance(store, Signals):
+        return
+    try:
+        await off_loop(store, store.answered, run_id, CANCEL)
+    except Exception as error:
+        logger.warning("run %s: its signal was not taken away (%s)", run_id, error)

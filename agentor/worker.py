@@ -1,0 +1,184 @@
+"""Working off the unfinished runs of a store: after a crash, after a deploy, from a queue.
+
+Several workers may share a store: each run's lease goes to one of them. A run that keeps failing is tried a bounded
+number of times, counted from its log, with growing pauses, and is then parked with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from agentor.consent import pending_of
+from agentor.engine import clock
+from agentor.engine.events import Event, RunResult
+from agentor.engine.recorder import off_loop
+from agentor.engine.replay import RunState, replay
+from agentor.engine.store.protocol import Store
+from agentor.errors import AgentorError, LeaseError, LogCorruptError
+
+logger = logging.getLogger("agentor")
+
+LONGEST_BACKOFF_S: Final = 300.0
+TAKES: Final = (None, "failed", "paused")  # statuses of runs that a worker may go on with
+
+
+@dataclass
+class WorkReport:
+    """What a worker has done. Runs are named by their ids."""
+
+    finished: dict[str, str] = field(default_factory=dict)  # run -> status
+    failed: dict[str, str] = field(default_factory=dict)  # run -> error of its last attempt
+    parked: dict[str, str] = field(default_factory=dict)  # run -> reason
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class WorkPlan:
+    """How to work."""
+
+    concurrency: int = 4  # runs at the same time
+    newest_first: bool = False
+    max_attempts: int = 5  # of one run, by everybody, before it is parked
+    backoff_s: float = 1.0  # before the second attempt; doubled each time
+    poll_s: float = 1.0  # between two looks for work
+    until_idle: bool = False  # end when nothing is left to do, instead of waiting for more
+
+
+class Worker:
+    """Takes runs of one agent from one store until it is stopped."""
+
+    def __init__(
+        self,
+        store: Store,
+        agent: str,
+        plan: WorkPlan,
+        resume: Callable[[str], Awaitable[RunResult]],
+        park: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._agent = agent
+        self._plan = plan
+        self._resume = resume
+        self._park = park
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._not_before: dict[str, float] = {}  # on the monotonic clock
+        self._stopped = asyncio.Event()
+        self.report = WorkReport()
+
+    def stop(self) -> None:
+        """Take nothing more, and end what is running where it is recorded. Call it on the worker's loop."""
+        self._stopped.set()
+
+    async def work(self) -> WorkReport:
+        """Return when stopped, or when nothing is left to do and that was asked for."""
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            while not stopped.done():
+                waiting = await self._take()
+                if self._plan.until_idle and not self._running and not waiting:
+                    break
+                pause = asyncio.ensure_future(clock.sleep(self._plan.poll_s))
+                await asyncio.wait(
+                    {stopped, pause, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED
+                )
+                pause.cancel()
+        finally:
+            stopped.cancel()
+            await self._end()
+        return self.report
+
+    async def _end(self) -> None:
+        for task in self._running.values():
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running.values())
+
+    async def _take(self) -> bool:
+        """Start as many runs as there is room for; whether some wait for their time."""
+        waits = False
+        for run_id in await self._candidates():
+            if run_id in self._running:
+                continue
+            if self._not_before.get(run_id, 0.0) > clock.monotonic():
+                waits = True
+                continue
+            if len(self._running) >= self._plan.concurrency:
+                return True
+            if (state := await self._state_of(run_id)) is None or not self._may_go_on(state):
+                continue
+            if (pause_s := self._pause_s(state)) > 0:
+                self._not_before[run_id] = clock.monotonic() + pause_s
+                waits = True
+                continue
+            self._start(run_id, state)
+        return waits
+
+    def _start(self, run_id: str, state: RunState) -> None:
+        task = asyncio.create_task(self._go_on(run_id, state))
+        self._running[run_id] = task
+        task.add_done_callback(lambda _: self._running.pop(run_id, None))
+
+    async def _candidates(self) -> list[str]:
+        runs = getattr(self._store, "runs", None)
+        if callable(runs):
+            rows = [
+                row
+                for status in ("unfinished", "failed", "paused")
+                for row in await off_loop(
+                    self._store, lambda s=status: runs(status=s, agent=self._agent)
+                )
+            ]
+            rows.sort(key=lambda row: row.created_at, reverse=self._plan.newest_first)
+            return [row.run_id for row in rows]
+        ids = await off_loop(self._store, self._store.list_runs)
+        return ids[::-1] if self._plan.newest_first else list(ids)
+
+    async def _state_of(self, run_id: str) -> RunState | None:
+        try:
+            events: list[Event] = await off_loop(self._store, self._store.load, run_id)
+            return replay(events, run_id)
+        except LogCorruptError as error:
+            logger.error("%s", error)
+            self._not_before[run_id] = float("inf")
+            return None
+
+    def _may_go_on(self, state: RunState) -> bool:
+        if state.agent != self._agent or state.status not in TAKES:
+            return False
+        batch = state.batch
+        return state.status != "paused" or (
+            batch is not None and len(pending_of(state)) < len(batch.missing)
+        )
+
+    def _pause_s(self, state: RunState) -> float:
+        """Seconds until a run that failed may be tried again, counted from its end as the log has it."""
+        if state.status != "failed" or state.ended_at is None:
+            return 0.0
+        backoff_s = min(self._plan.backoff_s * 2.0 ** (state.attempts - 1), LONGEST_BACKOFF_S)
+        return max(0.0, state.ended_at + backoff_s - clock.now())
+
+    async def _go_on(self, run_id: str, state: RunState) -> None:
+        try:
+            if state.attempts >= self._plan.max_attempts:
+                last = f"; the last error: {state.error}" if state.error else ""
+                reason = f"Gave up after {state.attempts} attempts{last}"
+                await self._park(run_id, reason)
+                self.report.parked[run_id] = reason
+                return
+            result = await self._resume(run_id)
+            self.report.finished[run_id] = result.status
+        except LeaseError:
+            self._not_before[run_id] = clock.monotonic() + self._plan.poll_s  # somebody has it
+        except Exception as error:
+            logger.warning("run %s: attempt %d failed: %s", run_id, state.attempts + 1, error)
+            self.report.failed[run_id] = f"{type(error).__name__}: {error}"
+            if isinstance(error, AgentorError):
+                self._not_before[run_id] = clock.monotonic() + self._plan.poll_s
+        else:
+            self.report.failed.pop(run_id, None)

@@ -1,0 +1,182 @@
+"""A plan says what a resume then does, and what has changed in the agent since."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentor import Agentor, ConfigError, MemoryStore, ModelSettings, RunContext, function_tool
+from agentor.engine.events import Event
+from agentor.testing import ScriptedModel, calls, says
+from tests.engine.agents import agent, types
+
+EFFECTS = st.sampled_from([None, "read", "idempotent", "once"])
+
+
+class Acting:
+    """An agent with two tools of given effects that counts what it runs."""
+
+    def __init__(self, store: Any, effects: list[str | None], approvals: list[bool]) -> None:
+        self.ran: Counter[str] = Counter()
+        tools = [
+            self._tool(name, effect, asks)
+            for name, effect, asks in zip(("one", "two"), effects, approvals, strict=True)
+        ]
+        script = [calls(("one", {}), ("two", {})), says("done")]
+        self.model = ScriptedModel.by_turn(script)
+        self.agent = Agentor("A", "sys", model=self.model, tools=tools, store=store)
+
+    def _tool(self, name: str, effect: Any, asks: bool) -> Any:
+        async def act(ctx: RunContext) -> str:
+            self.ran[str(ctx.call_id)] += 1
+            return "ok"
+
+        make = function_tool(
+            effect=effect, needs_approval=asks, name_override=name, description_override=name
+        )
+        return make(act)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(EFFECTS, min_size=2, max_size=2),
+    st.lists(st.booleans(), min_size=2, max_size=2),
+    st.data(),
+)
+def test_a_plan_matches_what_the_resume_then_does(
+    effects: list[str | None], approvals: list[bool], data: st.DataObject
+) -> None:
+    whole = MemoryStore()
+    first = Acting(whole, effects, approvals)
+    result = first.agent.run("go", run_id="r")
+    for call in result.pending:
+        first.agent.approve("r", call.call_id)
+    if result.pending:
+        first.agent.resume("r")
+    log = whole.load("r")
+    length = data.draw(st.integers(1, len(log)))
+    store = MemoryStore()
+    store.append_many("r", log[:length])
+
+    acting = Acting(store, effects, approvals)
+    plan = acting.agent.plan("r")
+    assert store.load("r") == log[:length]  # a plan writes nothing
+    after = acting.agent.resume("r")
+    new = after.events[length:]
+    start = next((e for e in new if e.type == "run_start"), None)
+
+    assert plan.ask_model == bool(acting.model.requests)
+    assert sorted(plan.rewound) == sorted((start and start.rewound) or [])
+    if not plan.rewound:
+        assert set(plan.to_run) <= set(acting.ran) | {c.call_id for c in after.pending}
+        assert not set(plan.in_doubt) & set(acting.ran)
+        assert not set(plan.settled) & set(acting.ran)
+        if plan.waiting:
+            assert after.status == "paused"
+    assert plan.to_dict()["run_id"] == "r"
+    assert str(plan).startswith("run r")
+
+
+def test_a_plan_of_a_finished_run_is_to_do_nothing(store: Any) -> None:
+    run_id = agent(store).run("go").run_id
+    plan = agent(store).plan(run_id)
+    assert not plan.ask_model
+    assert not plan.to_run
+    assert not plan.writes_end
+    assert "nothing" in str(plan)
+
+
+def test_a_plan_of_a_run_whose_end_is_missing_is_to_write_it(store: Any) -> None:
+    for event in agent().run("go").events[:10]:
+        store.append("r", event)
+    plan = agent(store).plan("r")
+    assert plan.writes_end
+    assert not plan.ask_model
+
+
+def test_a_plan_names_the_tool_that_is_gone() -> None:
+    store = MemoryStore()
+    acting = Acting(store, ["once", "once"], [False, False])
+    store.append_many("r", acting.agent.run("go").events[:4])
+    bare = Agentor("A", "sys", model=ScriptedModel([]), store=store)
+    plan = bare.plan("r")
+    assert ["call_1 needs the tool 'one'" in plan.problems[0], len(plan.problems)] == [True, 2]
+    with pytest.raises(ConfigError, match="'one'"):
+        bare.resume("r")
+
+
+def changed_agent(store: Any, **settings_: Any) -> Agentor:
+    @function_tool
+    def get_weather(city: str, day: str = "today") -> str:
+        """Get the weather of a day."""
+        return "sunny"
+
+    return Agentor(
+        "Weather Agent",
+        "You are kind.\nYou are brief.",
+        model=ScriptedModel(lambda messages: says("done")),
+        tools=[get_weather],
+        store=store,
+        model_settings=ModelSettings(
+            temperature=0.5, extra_headers={"X-Key": "very secret header"}
+        ),
+        **settings_,
+    )
+
+
+def log_of(store: Any) -> list[Event]:
+    events = agent().run("go").events[:4]
+    for event in events:
+        store.append("r", event)
+    return events
+
+
+def test_a_resume_with_a_changed_agent_says_what_has_changed(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    log_of(store)
+    plan = changed_agent(store).plan("r")
+    text = "\n".join(plan.changes)
+    assert "+You are brief." in text
+    assert "tool pay was removed" in text
+    assert 'parameters.properties.day.default = "today"' in text
+    assert "setting temperature: null -> 0.5" in text
+    assert "the agent has changed" in str(plan)
+    with caplog.at_level(logging.WARNING):
+        assert changed_agent(store).resume("r").final_output == "done"
+    assert "+You are brief." in caplog.text
+
+
+def test_a_changed_agent_can_be_refused_or_adopted(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = log_of(store)
+    with pytest.raises(ConfigError, match="tool pay was removed"):
+        changed_agent(store, on_change="refuse").resume("r")
+    assert store.load("r") == log
+    with caplog.at_level(logging.WARNING):
+        changed_agent(store, on_change="adopt").resume("r")
+    assert "changed" not in caplog.text
+    with pytest.raises(ConfigError, match="on_change"):
+        changed_agent(store, on_change="shrug")
+
+
+def test_a_definition_is_kept_once_per_content_and_holds_no_headers(store: Any) -> None:
+    run_id = agent(store, max_turns=1).run("go").run_id
+    agent(store, max_turns=1).resume(run_id)
+    changed_agent(store, on_change="adopt").resume(run_id)
+    starts = [e for e in store.load(run_id) if e.type == "run_start"]
+    assert [e.defined is not None for e in starts] == [True, False, True]
+    assert "very secret" not in "".join(e.to_json() for e in starts)
+
+
+def test_nothing_is_said_of_logs_that_know_no_definition(store: Any) -> None:
+    for event in agent().run("go").events[:4]:
+        store.append("r", event.with_(definition=None, defined=None))
+    assert changed_agent(store).plan("r").changes == ()
+    assert types(store.load("r"))[0] == "run_start"

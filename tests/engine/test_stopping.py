@@ -1,0 +1,199 @@
+"""Ending a run from outside: cancelled, over budget, out of time. The history stays legal and can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from agentor import Agentor, ConfigError, MemoryStore, function_tool
+from agentor.engine import clock
+from agentor.engine.budget import Budget
+from agentor.engine.events import Usage
+from agentor.engine.replay import verify
+from agentor.engine.store.protocol import Signals
+from agentor.testing import ScriptedModel, calls, says
+from tests.engine.agents import ANSWER, ThreeMethods, Tools, agent, types
+from tests.engine.leases import Later
+
+
+class Hanging:
+    """A model that waits for ever, until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered, self.left = asyncio.Event(), asyncio.Event()
+
+    async def complete(self, messages: Any, tools: Any = None) -> Any:
+        self.entered.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.left.set()
+
+
+async def test_a_run_of_this_process_is_cancelled_in_the_middle_of_its_model_call(
+    store: Any,
+) -> None:
+    model = Hanging()
+    mine = Agentor("A", model=model, store=store)
+    task = asyncio.create_task(mine.arun("go", run_id="r"))
+    await model.entered.wait()
+    assert await mine.acancel("r", by="ada")
+    result = await task
+    assert (result.status, result.final_output) == ("cancelled", None)
+    assert model.left.is_set()
+    assert types(store.load("r")) == ["run_start", "cancel", "run_end"]
+    assert await mine.acancel("r") is False
+    again = await Agentor("A", model=ScriptedModel(["done"]), store=store).aresume("r")
+    assert again.final_output == "done"
+    assert await mine.acancel("r") is False  # it has finished
+
+
+@pytest.mark.parametrize("length", range(1, 12))
+def test_a_run_that_nobody_works_on_can_be_cancelled_at_every_event_and_resumed(
+    store: Any, length: int
+) -> None:
+    for event in agent().run("go").events[:length]:
+        store.append("r", event)
+    mine = agent(store)
+    assert mine.cancel("r", by="ada")
+    [cancel, end] = store.load("r")[length:]
+    assert (cancel.type, cancel.by, end.status) == ("cancel", "ada", "cancelled")
+    assert verify(store.load("r")) == []
+    tools = Tools()
+    result = agent(store, tools=tools).resume("r")
+    assert result.final_output == ANSWER
+    if length >= 4:
+        assert tools.ran["get_weather London"] == 0
+
+
+async def test_a_run_of_another_process_is_asked_by_a_signal_that_its_worker_sees(
+    store: Any,
+) -> None:
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    assert isinstance(store, Signals)
+    model = Hanging()
+    elsewhere = asyncio.create_task(Agentor("A", model=model, store=store).arun("go", run_id="r"))
+    await model.entered.wait()
+    store.ask("r", "cancel", "ada")  # as another process does, which knows no stopper of ours
+    assert (await elsewhere).status == "cancelled"
+    assert store.asked("r") == []
+
+
+def test_cancelling_a_run_held_elsewhere_leaves_a_signal(store: Any) -> None:
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    for event in agent().run("go").events[:4]:
+        store.append("r", event)
+    lease = store.acquire("r", "somebody", 30.0)
+    assert agent(store).cancel("r")
+    assert store.asked("r") == ["cancel"]
+    assert types(store.load("r"))[-1] == "tool_result"
+    store.release(lease)
+
+
+def test_a_run_can_be_cancelled_from_another_thread(store: Any) -> None:
+    entered = threading.Event()
+
+    async def answer(messages: Any) -> Any:
+        entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    mine = Agentor("A", model=ScriptedModel(answer), store=store)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(mine.run("go", run_id="r")))
+    thread.start()
+    entered.wait()
+    mine.cancel("r")
+    thread.join()
+    assert results[0].status == "cancelled"
+
+
+async def test_a_stream_ends_when_its_run_is_cancelled(store: Any) -> None:
+    model = Hanging()
+    mine = Agentor("A", model=model, store=store)
+
+    async def read() -> list[str]:
+        return [event.type async for event in mine.astream("go", run_id="r")]
+
+    task = asyncio.create_task(read())
+    await model.entered.wait()
+    await mine.acancel("r")
+    assert await task == ["run_start", "cancel", "run_end"]
+
+
+async def test_a_cancelled_batch_keeps_the_results_that_were_there(store: Any) -> None:
+    seen = asyncio.Event()
+
+    @function_tool
+    async def quick() -> str:
+        """At once."""
+        return "ok"
+
+    @function_tool
+    async def slow() -> str:
+        """Never."""
+        await asyncio.get_running_loop().create_future()
+        return "never"
+
+    script = [calls(("quick", {}), ("slow", {})), says("done")]
+    mine = Agentor("A", model=ScriptedModel.by_turn(script), tools=[quick, slow], store=store)
+
+    async def read() -> None:
+        async for event in mine.astream("go", run_id="r"):
+            if event.type == "tool_result":
+                seen.set()
+
+    task = asyncio.create_task(read())
+    await seen.wait()
+    await mine.acancel("r")
+    await task
+    assert types(store.load("r"))[-3:] == ["tool_result", "cancel", "run_end"]
+    assert verify(store.load("r")) == []
+
+
+def test_a_budget_of_tokens_is_counted_from_the_log_across_resumes_and_forks(store: Any) -> None:
+    first = agent(store, budget=15).run("go")
+    assert (first.status, first.usage) == ("budget", Usage(10, 5, 15))
+    assert "budget of 15 tokens" in str(first.error)
+    idle = ScriptedModel([])
+    again = agent(store, idle, budget=15).resume(first.run_id)
+    assert again.status == "budget"
+    assert agent(store, idle, budget=15).fork(first.run_id, "And now?").status == "budget"
+    assert idle.requests == []
+    more = agent(store, budget=1000).resume(first.run_id)
+    assert more.final_output == ANSWER
+
+
+def test_a_budget_of_money_needs_prices_and_counts_each_model_by_its_own() -> None:
+    prices = {"scripted": (1_000_000.0, 2_000_000.0)}  # 10 in, 5 out: 20 a call
+    result = agent(budget=Budget(money=21, prices=prices)).run("go")
+    assert (result.status, result.usage.total_tokens) == ("budget", 30)
+    with pytest.raises(ConfigError, match="no price for the model 'scripted'"):
+        agent(budget=Budget(money=1)).run("go")
+    for bad in ({}, {"tokens": 0}, {"money": -1}, {"tokens": True}):
+        with pytest.raises(ConfigError, match="budget"):
+            Budget(**bad)
+    with pytest.raises(ConfigError, match="budget"):
+        agent(budget="much")
+
+
+async def test_a_deadline_breaks_off_what_is_under_way_and_holds_across_resumes() -> None:
+    store, model = MemoryStore(), Hanging()
+    result = await Agentor("A", model=model, store=store, deadline_s=0.01).arun("go", run_id="r")
+    assert result.status == "deadline"
+    assert model.left.is_set()
+    idle = ScriptedModel([])
+    late = Agentor("A", model=idle, store=store, deadline_s=0.01)
+    with clock.installed(Later(60)):
+        assert (await late.aresume("r")).status == "deadline"
+        assert (await late.afork("r", "again")).status == "deadline"
+    assert idle.requests == []
+    assert (
+        await Agentor("A", model=ScriptedModel(["done"]), store=store).aresume("r")
+    ).final_output
+    with pytest.raises(ConfigError, match="deadline_s"):
+        Agentor("A", deadline_s=-1)

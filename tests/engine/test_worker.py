@@ -1,0 +1,160 @@
+"""Workers take what is unfinished, share it, give up after a bounded number of attempts, and stop cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentor import Agentor, ConfigError, MemoryStore, RunExistsError, function_tool
+from agentor.engine import clock
+from agentor.testing import ScriptedModel, calls, says
+from tests.engine.agents import ANSWER, ThreeMethods, Tools, agent, types
+from tests.engine.leases import Later
+
+
+def test_an_enqueued_run_is_in_the_store_and_asks_no_model(store: Any) -> None:
+    idle = ScriptedModel([])
+    run_id = agent(store, idle).enqueue("go")
+    [start] = store.load(run_id)
+    assert (start.type, start.queued, start.agent) == ("run_start", True, "Weather Agent")
+    assert idle.requests == []
+    with pytest.raises(RunExistsError):
+        agent(store).enqueue("go", run_id=run_id)
+    with pytest.raises(ConfigError, match="store"):
+        agent().enqueue("go")
+    with pytest.raises(ConfigError, match="empty"):
+        agent(store).enqueue("")
+
+
+def test_a_worker_finishes_what_was_enqueued_and_what_was_left_behind(store: Any) -> None:
+    queued = agent(store).enqueue("go", run_id="queued")
+    for event in agent().run("go").events[:6]:
+        store.append("crashed", event)
+    agent(store).run("go", run_id="finished")
+    Agentor("Another", model=ScriptedModel([]), store=store).enqueue("not mine", run_id="other")
+    report = agent(store).work(until_idle=True, poll_s=0.01)
+    assert report.finished == {queued: "completed", "crashed": "completed"}
+    assert types(store.load("other")) == ["run_start"]
+    assert agent(store).resume("crashed").final_output == ANSWER
+    assert store.load("queued")[-1].status == "completed"
+
+
+def test_two_workers_share_the_work_and_no_tool_runs_twice(store: Any) -> None:
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    tools = Tools()
+    agents = [agent(store, tools=tools) for _ in range(2)]
+    for number in range(12):
+        agents[0].enqueue("go", run_id=f"r{number}")
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(*(a.awork(until_idle=True, poll_s=0.01) for a in agents))
+
+    reports = asyncio.run(both())
+    finished = [run_id for report in reports for run_id in report.finished]
+    assert sorted(set(finished)) == sorted(f"r{n}" for n in range(12))
+    assert tools.ran["get_weather London"] == 12
+
+
+async def test_no_more_runs_are_worked_on_than_there_is_room_for(store: Any) -> None:
+    busy, most = 0, 0
+
+    @function_tool
+    async def step() -> str:
+        """Count who is here."""
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        busy -= 1
+        return "ok"
+
+    model = ScriptedModel.by_turn([calls(("step", {})), says("done")])
+    mine = Agentor("A", model=model, tools=[step], store=store)
+    for number in range(8):
+        await mine.aenqueue("go", run_id=f"r{number}")
+    report = await mine.awork(until_idle=True, concurrency=3, poll_s=0.01)
+    assert len(report.finished) == 8
+    assert most <= 3
+
+
+async def test_a_run_that_keeps_failing_is_tried_a_bounded_number_of_times_and_parked() -> None:
+    store = MemoryStore()
+    model = ScriptedModel(lambda messages: ConnectionError("reset"))
+    mine = agent(store, model)
+    await mine.aenqueue("go", run_id="r")
+    with clock.installed(Later(0)) as later:
+        worker = mine.worker(until_idle=True, max_attempts=3, backoff_s=10, poll_s=0.001)
+        for _ in range(200):
+            if worker.report.parked:
+                break
+            working = asyncio.create_task(worker.work())
+            await asyncio.wait({working}, timeout=0.01)
+            later._seconds += 1000  # type: ignore[attr-defined]
+            worker._not_before.clear()
+            working.cancel()
+            await asyncio.wait({working})
+    assert len(model.requests) == 3
+    assert "Gave up after 3 attempts" in worker.report.parked["r"]
+    assert "ConnectionError: reset" in worker.report.parked["r"]
+    assert store.load("r")[-1].status == "parked"
+    idle = ScriptedModel([])
+    assert (await agent(store, idle).awork(until_idle=True)).finished == {}
+    assert (await agent(store).aresume("r")).final_output == ANSWER  # by hand it still goes on
+
+
+async def test_the_pause_before_another_attempt_is_counted_from_the_log() -> None:
+    store = MemoryStore()
+    mine = agent(store, ScriptedModel([ConnectionError("reset")]))
+    with pytest.raises(ConnectionError):
+        await mine.arun("go", run_id="r")
+    idle = ScriptedModel([])
+    worker = agent(store, idle).worker(backoff_s=60, poll_s=0.001)
+    working = asyncio.create_task(worker.work())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    worker.stop()
+    await working
+    assert idle.requests == []
+
+
+def test_a_worker_goes_on_with_a_paused_run_once_somebody_has_decided(store: Any) -> None:
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedModel.by_turn([calls(("pay", {})), says("done")])
+    mine = Agentor("A", model=model, tools=[pay], store=store)
+    mine.enqueue("go", run_id="r")
+    assert mine.work(until_idle=True).finished == {"r": "paused"}
+    assert mine.work(until_idle=True).finished == {}
+    mine.approve("r", "call_1")
+    assert mine.work(until_idle=True).finished == {"r": "completed"}
+
+
+async def test_a_stopped_worker_ends_what_it_has_where_it_is_recorded(store: Any) -> None:
+    entered = asyncio.Event()
+
+    async def answer(messages: Any) -> Any:
+        entered.set()
+        await asyncio.get_running_loop().create_future()
+
+    mine = agent(store, ScriptedModel(answer))
+    await mine.aenqueue("go", run_id="r")
+    worker = mine.worker()
+    working = asyncio.create_task(worker.work())
+    await entered.wait()
+    worker.stop()
+    report = await working
+    assert report.finished == {}
+    assert types(store.load("r")) == ["run_start", "run_start"]
+    assert agent(store).resume("r").final_output == ANSWER
+
+
+def test_a_worker_without_a_store_is_refused() -> None:
+    with pytest.raises(ConfigError, match="store"):
+        agent().work()

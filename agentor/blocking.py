@@ -44,6 +44,7 @@ class LoopThread:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
+        _this_thread.is_loop = True
         while not self._stopping:
             # asyncio lets these two out of the loop. The task that raised them holds them as its own exception, and
             # the others still need the loop.
@@ -85,6 +86,7 @@ async def _made(make: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
     return await make()
 
 
+_this_thread = threading.local()  # is_loop: it serves a loop of ours
 _lock = threading.Lock()
 _shared: LoopThread | None = None
 
@@ -100,10 +102,9 @@ def _shared_loop() -> LoopThread:
 
 def wait_for(make: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
     """Run a coroutine to its end from synchronous code. Ctrl-C cancels it in an orderly way first."""
-    shared = _shared_loop()
-    if threading.current_thread() is not shared.thread:
-        return _wait(shared.start(make))
-    nested = LoopThread()  # we are on that loop already, so nobody would serve what we wait for
+    if not getattr(_this_thread, "is_loop", False):
+        return _wait(_shared_loop().start(make))
+    nested = LoopThread()  # we are on a loop of ours, so nobody would serve what we wait for
     try:
         return _wait(nested.start(make))
     finally:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from agentor.engine.events import Event
 from agentor.engine.lease import Keeper
+from agentor.engine.recorder import uninterrupted
 from agentor.engine.runner import Runner
 from agentor.stopping import OVERDUE, Stop, Stopper, answered
 
@@ -26,10 +28,7 @@ async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Seque
             await asyncio.wait({work})
             await _stop(runner, keeper, told.result())
     finally:
-        for task in (work, watch, told):
-            task.cancel()
-        await asyncio.wait({work, watch, told})
-        await keeper.release()
+        await uninterrupted(_leave({work, watch, told}, keeper))
     if not work.cancelled():
         work.result()
     elif keeper.lost is not None:
@@ -42,6 +41,14 @@ async def _close_overdue(runner: Runner, keeper: Keeper) -> None:
         await runner.stop(OVERDUE.status, OVERDUE.error)
     finally:
         await keeper.release()
+
+
+async def _leave(tasks: set[asyncio.Task[Any]], keeper: Keeper) -> None:
+    """See all of it end, whoever else loses patience meanwhile, and let the run go."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    await keeper.release()
 
 
 async def _stop(runner: Runner, keeper: Keeper, stop: Stop) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from agentor.engine import strict_json
 from agentor.engine.events import Message
+from agentor.engine.request import Transcript
 from agentor.engine.store.protocol import Store
 from agentor.errors import ConfigError
 
@@ -44,7 +45,10 @@ def read_input(input: str | Sequence[Mapping[str, Any]]) -> list[Message]:
     messages = [_read_message(message, number) for number, message in enumerate(input)]
     if not messages:
         raise ConfigError("the input is an empty list: add a message")
-    if messages[-1]["role"] == "assistant":
+    sendable = Transcript(messages)
+    if not len(sendable) or (len(sendable) == 1 and sendable.has_system):
+        raise ConfigError("the input holds nothing that can be sent: add a user message")
+    if sendable.last_answer is not None:
         raise ConfigError("the input ends with the assistant's word: add a user message after it")
     return messages
 

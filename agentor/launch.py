@@ -264,10 +264,11 @@ class Launch:
     def _check_tools(self, batch: Batch) -> None:
         """`ConfigError` if a tool that an open batch needs is gone."""
         for call in batch.missing:
-            if call.name not in self.spec.tools:
+            if call.name not in self.spec.tools and batch.approval_of(call) != "rejected":
+                way_out = "reject the call" if batch.approving else "half_finished='rewind'"
                 raise ConfigError(
                     f"the open call {call.call_id!r} needs the tool {call.name!r}, which this agent does not "
-                    "have: add it, or give the batch up with half_finished='rewind'"
+                    f"have: add it, or give the call up ({way_out})"
                 )
 
     def _run_start(self, messages: list[Message], state: RunState | None = None) -> Event:

@@ -109,7 +109,7 @@ def _fate(batch: Batch, call: Call, tools: Mapping[str, Tool]) -> str:
     """What becomes of a call without a result when its batch is settled."""
     tool, approval = tools.get(call.name), batch.approval_of(call)
     if tool is None:
-        return "gone"
+        return "refused" if approval == "rejected" else "gone"
     if approval is not None:
         return {"asked": "wait", "approved": "run"}.get(approval, "refused")
     started = call in batch.in_doubt

@@ -69,7 +69,7 @@ async def live(run: Callable[[Audience], Coroutine[Any, Any, Any]]) -> AsyncGene
     try:
         while (event := await outbox.next()) is not None:
             yield event
-            outbox.taken()
+            outbox.taken(event)
         await task
     finally:
         if not task.done():

@@ -112,7 +112,7 @@ class Asking:
             raise ModelError(f"the model returned {type(response).__name__}, not a ModelResponse")
         try:
             generation = _read(response)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, AttributeError) as error:
             raise ModelError(f"the model's reply cannot be recorded: {error}") from error
         return generation.with_(
             model=name_of(self.model),
@@ -147,16 +147,23 @@ def source_of(model: Model) -> str | None:
 
 def _read(response: ModelResponse) -> Event:
     calls = [_call(call) for call in response.tool_calls or ()]
-    usage = response.usage
+    usage = getattr(response, "usage", None)
     return Event(
         ev.GENERATION,
         text=_text(response.content),
         reasoning=_text(getattr(response, "reasoning", None)),
         calls=calls or None,
-        usage=usage if isinstance(usage, Usage) else Usage(),
+        usage=Usage.from_dict(_counts_of(usage)),
         finish_reason=_text(getattr(response, "finish_reason", None)),
         provider_fields=strict_json.clean(getattr(response, "extra", None) or {}) or None,
     )
+
+
+def _counts_of(usage: Any) -> dict[str, Any]:
+    """The counts of whatever a model gave as usage; none if it is nothing of the kind."""
+    if isinstance(usage, dict):
+        return usage
+    return {name: getattr(usage, name, 0) for name in Usage.__dataclass_fields__}
 
 
 def _text(value: Any) -> str | None:
@@ -165,7 +172,10 @@ def _text(value: Any) -> str | None:
     raise TypeError(f"text was expected, not {type(value).__name__}")
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(call, dict):  # in chat-completions form already
+        read: dict[str, Any] = strict_json.clean(call)
+        return read
     arguments: Any = call.arguments
     if not isinstance(arguments, str):
         arguments = strict_json.dumps({} if arguments is None else strict_json.clean(arguments))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,6 +60,7 @@ class Calling:
         context: Any,
         max_failures: int,
         timeout_s: float | None,
+        check: Callable[[], None],
     ) -> None:
         self._tools = tools
         self._run_id = run_id
@@ -67,6 +68,7 @@ class Calling:
         self._context = context
         self._max_failures = max_failures
         self._timeout_s = timeout_s
+        self._check = check  # raises when this worker may no longer act
         self._offered: tuple[frozenset[str], list[dict[str, Any]]] | None = None
         self._claimed: set[tuple[int, int]] = (
             set()
@@ -187,6 +189,7 @@ class Calling:
                     return Parked()
                 case Unknown():
                     return ToolOutcome(NOT_KNOWN, IN_DOUBT, started_at, clock.now())
+        self._check()
         outcome = await perform(tool, dict(context.args or {}), context, timeout_s=self._timeout_s)
         if call.position not in batch.edited:
             return outcome

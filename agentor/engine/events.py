@@ -73,6 +73,9 @@ class Usage:
         return cls(*(_count(counts.get(name)) for name in _COUNTS))
 
 
+MOST: Final = (
+    2**53
+)  # tokens; a provider that says more is mistaken, and JSON readers would round it
 _COUNTS: Final = (
     *("input_tokens", "output_tokens", "total_tokens"),
     *("cached_tokens", "reasoning_tokens"),
@@ -80,10 +83,8 @@ _COUNTS: Final = (
 
 
 def _count(value: Any) -> int:
-    if type(value) is int:
-        return value
     is_finite = isinstance(value, int | float) and value - value == 0
-    return int(value) if is_finite else 0
+    return min(max(int(value), 0), MOST) if is_finite else 0
 
 
 class _Messages:
@@ -180,8 +181,11 @@ class Event:
                 extra[name] = value
             elif value is not None:
                 if not isinstance(value, check):
-                    raise ValueError(f"{name!r} cannot be {type(value).__name__}")
-                known[name] = value
+                    if name != "args":  # the first version wrote whatever the model had asked with
+                        raise ValueError(f"{name!r} cannot be {type(value).__name__}")
+                    extra[name] = value
+                else:
+                    known[name] = value
         if "type" not in known:
             raise ValueError("an event needs a type")
         if "usage" in known:

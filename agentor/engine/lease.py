@@ -44,9 +44,16 @@ class Keeper:
         if self._store is None:
             return
         sent = clock.monotonic()
-        self.lease = await uninterrupted(
+        acquiring = asyncio.ensure_future(
             off_loop(self._store, self._store.acquire, self.run_id, owner_id(), self._ttl_s)
         )
+        try:
+            self.lease = await uninterrupted(acquiring)
+        except asyncio.CancelledError:
+            if not acquiring.cancelled() and acquiring.exception() is None:
+                self.lease = acquiring.result()  # granted to somebody who has gone
+                await self.release()
+            raise
         self._trust_from(sent)
 
     def check(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from agentor.engine.events import Event
+from agentor.engine.events import TEXT_DELTA, Event
 
 UNREAD_MAX: Final = 256  # pieces of text that may wait for a slow reader
 
@@ -49,7 +49,8 @@ class Outbox:
         self._room = asyncio.Semaphore(UNREAD_MAX)
 
     async def show(self, event: Event) -> None:
-        await self._room.acquire()
+        if event.type == TEXT_DELTA:  # what is recorded never waits for a reader
+            await self._room.acquire()
         self._queue.put_nowait(event)
 
     async def caught_up(self) -> None:
@@ -63,6 +64,7 @@ class Outbox:
         """The next thing shown; None after `close`. Call `taken` when done with it."""
         return await self._queue.get()
 
-    def taken(self) -> None:
+    def taken(self, event: Event) -> None:
         self._queue.task_done()
-        self._room.release()
+        if event.type == TEXT_DELTA:
+            self._room.release()

@@ -130,11 +130,15 @@ async def uninterrupted(work: Awaitable[_Result]) -> _Result:
     A write that has begun ends before its worker does, so that what follows (a release, a report) knows of it.
     """
     task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        if not task.done():
-            await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # seen: the cancellation is what the caller hears of
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error  # ours, or the task's own: then the loop ends
+        except BaseException:
+            break
+    if cancelled is None or task.cancelled():
+        return task.result()
+    task.exception()  # seen: the cancellation is what the caller hears of
+    raise cancelled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable
@@ -85,9 +86,13 @@ def hide_in_error(error: BaseException) -> None:
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        link.args = SECRETS.hide_in(link.args)
-        for name in ("message", "body"):
-            told = getattr(link, name, None)
-            if isinstance(told, str | dict | list) and (safe := SECRETS.hide_in(told)) != told:
-                setattr(link, name, safe)
+        for name in ("args", "message", "body"):
+            with contextlib.suppress(
+                Exception
+            ):  # an exception may be anything; its own type is what counts
+                told = getattr(link, name, None)
+                if isinstance(told, str | dict | list | tuple):
+                    safe = SECRETS.hide_in(told)
+                    if safe != told:
+                        setattr(link, name, safe)
         link = link.__cause__ or link.__context__

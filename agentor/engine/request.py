@@ -342,6 +342,8 @@ def _tidied(raw: Message) -> Message:
     if message.get("role") == "function":
         message = {"role": "tool", "tool_call_id": "", "content": message.get("content")}
     message["content"] = _content(message.get("content"))
+    if not isinstance(message.get("name", ""), str):
+        message.pop("name")
     if message.get("role") != "assistant" or not _are_calls(message.get("tool_calls")):
         message.pop("tool_calls", None)
     if message.get("role") != "tool":

@@ -96,6 +96,7 @@ class Runner:
             spec.context,
             spec.max_tool_failures,
             spec.tool_timeout_s,
+            self._keeper.check,
         )
         self._started_at = clock.now()
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import from_json
+
+MAX_BITS: Final = 4096  # of an integer; Python refuses to write those of more than 4,300 digits, and few readers agree
 
 _compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _canonical = json.JSONEncoder(
@@ -29,7 +31,7 @@ def canonical(value: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Read JSON text; ValueError if it is none. Tolerates lone surrogates, which older writers stored."""
+    """Read JSON text; ValueError if it is none. Tolerates what older writers stored: lone surrogates, NaN."""
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError:
@@ -37,15 +39,11 @@ def loads(text: str | bytes) -> Any:
 
 
 def _read_slowly(text: str | bytes) -> Any:
-    """What the fast reader refuses: lone surrogates, more than 200 levels; and the errors of what is no JSON."""
+    """What the fast reader refuses: lone surrogates, NaN, more than 200 levels; and the errors of what is no JSON."""
     try:
-        return clean(json.loads(text, parse_constant=_refuse_constant))
+        return clean(json.loads(text, parse_constant=str))
     except RecursionError:
         raise ValueError("JSON nested too deeply") from None
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 def clean_text(text: str) -> str:
@@ -78,6 +76,8 @@ def _clean(value: Any) -> Any:
         case None | bool():
             return value
         case int():
+            if value.bit_length() > MAX_BITS:
+                raise ValueError("an integer of too many digits for JSON")
             return int(value)
         case float():
             return float(value) if math.isfinite(value) else str(float(value))

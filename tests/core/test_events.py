@@ -60,7 +60,6 @@ def test_fields_that_are_not_set_are_none() -> None:
         ({"type": "generation", "calls": {}}, "'calls' cannot be dict"),
         ({"type": "run_start", "messages": [1]}, "'messages' must hold objects"),
         ({"type": "run_start", "kept": "2"}, "'kept' cannot be str"),
-        ({"type": "tool_call", "args": []}, "'args' cannot be list"),
         ({"type": "message", "seq": "1"}, "'seq' cannot be str"),
     ],
 )
@@ -69,7 +68,7 @@ def test_what_is_no_event_is_refused_with_the_reason(body: Any, fault: str) -> N
         Event.from_dict(body)
 
 
-@pytest.mark.parametrize("text", ["", "{", "nul", "[1", '{"type": "message", "text": NaN}', "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "nul", "[1", "\x00"])
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Event.from_json(text)
@@ -156,7 +155,17 @@ def test_what_cannot_be_json_is_named() -> None:
 
 def test_lone_surrogates_that_older_writers_stored_are_read() -> None:
     assert loads('"a\\ud800b"') == "a�b"
-    with pytest.raises(ValueError, match="NaN"):
-        loads("[NaN]")
+    assert loads("[NaN, -Infinity]") == ["NaN", "-Infinity"]
     with pytest.raises(ValueError, match="deep"):
         loads("[" * 100_000 + "]" * 100_000)
+
+
+def test_arguments_that_are_no_object_are_kept_as_older_writers_stored_them() -> None:
+    body = {"type": "tool_call", "name": "f", "args": [1, 2]}
+    assert Event.from_dict(body).args is None
+    assert Event.from_dict(body).to_dict() == body
+
+
+def test_an_integer_that_few_can_read_is_refused_at_the_door() -> None:
+    with pytest.raises(ValueError, match="too many digits"):
+        clean({"n": 10**5000})

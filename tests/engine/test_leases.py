@@ -267,3 +267,52 @@ async def test_the_trust_window_is_counted_from_when_the_renewal_was_sent(time: 
         keeper.check()
     keeping.cancel()
     await asyncio.wait({keeping})
+
+
+async def test_a_cancellation_while_the_lease_is_acquired_leaves_the_run_free(store: Any) -> None:
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    for event in (await agent().arun("go")).events[:4]:
+        store.append("r", event)
+    acquire, acquiring = store.acquire, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(*args: Any) -> Lease:
+        loop.call_soon_threadsafe(acquiring.set)
+        lease: Lease = acquire(*args)
+        return lease
+
+    store.blocking = True
+    store.acquire = slow
+    task = asyncio.create_task(agent(store).aresume("r"))
+    await acquiring.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    store.acquire = acquire
+    store.release(store.acquire("r", "next", 30.0))
+
+
+async def test_a_worker_that_slept_while_it_found_out_does_not_start_the_tool(
+    time: TestClock,
+) -> None:
+    from agentor import Agentor, DidNotHappen
+
+    store, ran = Renewals(), []
+
+    def reconcile(ctx: Any) -> DidNotHappen:
+        time.stand_still(3600)  # suspended past the expiry
+        return DidNotHappen()
+
+    @function_tool(effect="once", reconcile=reconcile)
+    def pay() -> str:
+        """Pay."""
+        ran.append(1)
+        return "paid"
+
+    script = ScriptedModel.by_turn([calls(("pay", {})), says("done")])
+    log = (await Agentor("A", model=script, tools=[pay]).arun("go")).events[:3]
+    ran.clear()
+    store.append_many("r", log)
+    with pytest.raises(LeaseLostError):
+        await Agentor("A", model=script, tools=[pay], store=store).aresume("r")
+    assert not ran

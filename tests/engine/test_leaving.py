@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentor import Agentor, function_tool
+from agentor import Agentor, MemoryStore, function_tool
 from agentor.engine.events import Event
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ANSWER, Tools, agent, types
@@ -187,3 +187,64 @@ async def test_what_a_stream_shows_is_what_the_log_holds(store: Any) -> None:
     assert shown == store.load("r")
     text = [e.text async for e in agent().astream("go") if e.type == "text_delta"]
     assert "".join(map(str, text)) == "Now both." + ANSWER
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_sync_calls_can_be_nested_in_async_tools(depth: int) -> None:
+    def nested(level: int) -> Any:
+        async def inner() -> str:
+            return str(nested(level - 1).run("go")) if level else "ground"
+
+        tool = function_tool(name_override="inner", description_override="inner")(inner)
+        model = ScriptedModel([calls(("inner", {})), says(f"done {level}")])
+        return Agentor("A", model=model, tools=[tool])
+
+    before = threading.active_count()
+    assert nested(depth).run("go").final_output == f"done {depth}"
+    assert threading.active_count() <= before + 1  # the shared loop
+
+
+async def test_a_second_cancellation_does_not_leave_a_run_half_ended(store: Any) -> None:
+    started = asyncio.Event()
+
+    @function_tool
+    async def stubborn() -> str:
+        """Takes its time to stop."""
+        started.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+        return "never"
+
+    model = ScriptedModel([calls(("stubborn", {}))])
+    mine = Agentor("A", model=model, tools=[stubborn], store=store)
+    task = asyncio.create_task(mine.arun("go", run_id="r"))
+    await started.wait()
+    for _ in range(4):
+        task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert await others() == set()
+    result = await Agentor("A", model=ScriptedModel(["done"]), store=store).aresume("r")
+    assert result.final_output == "done"
+
+
+async def test_what_is_recorded_never_waits_for_a_reader() -> None:
+    store = MemoryStore()
+
+    @function_tool
+    async def quick() -> str:
+        """At once."""
+        return "ok"
+
+    model = ScriptedModel([calls(*[("quick", {})] * 600), says("done")])
+    stream = Agentor("A", model=model, tools=[quick], store=store).astream("go", run_id="r")
+    async for event in stream:
+        if event.type == "tool_result":
+            break  # and read no further
+    while types(store.load("r")).count("tool_result") < 600:  # noqa: ASYNC110  (no event to wait for)
+        await asyncio.sleep(0)
+    await stream.aclose()

@@ -325,3 +325,92 @@ def test_text_of_models_and_tools_is_made_valid_before_it_is_stored() -> None:
     assert results(result.events)[0].result == "a�b\x00c"
     for event in store.load(result.run_id):
         event.to_json().encode()
+
+
+class Strange(Exception):
+    """An exception whose parts are not what one expects."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one, two)
+        self.args = (self.args, [self])  # holds itself
+
+    @property
+    def message(self) -> str:
+        raise RuntimeError("no message")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Strange("a", "b"),
+        UnicodeDecodeError("utf8", b"x", 0, 1, "reason"),
+        KeyError("k"),
+        TimeoutError(),
+        ExceptionGroup("many", [ValueError("x")]),
+    ],
+)
+def test_a_models_exception_reaches_the_caller_as_it_is(error: Exception) -> None:
+    store = MemoryStore()
+    with pytest.raises(type(error)) as caught:
+        agent(store, ScriptedModel([error])).run("go")
+    assert caught.value is error
+    assert stored_types(store) == ["run_start", "run_end"]
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        "many",
+        3,
+        {"input_tokens": 10**30, "output_tokens": -1},
+        Usage(10**400, 1, 1),
+        Usage(float("nan"), 1, 1),
+    ],  # type: ignore[arg-type]
+)
+def test_counts_that_cannot_be_are_recorded_as_ones_that_can(store: Any, usage: Any) -> None:
+    result = agent(store, ScriptedModel(lambda messages: ModelResponse("hi", usage=usage))).run(
+        "go"
+    )
+    assert (result.final_output, result.unsaved) == ("hi", 0)
+    assert 0 <= result.usage.input_tokens <= 2**53
+    assert store.load(result.run_id)[-1].status == "completed"
+
+
+def test_calls_in_chat_form_are_understood() -> None:
+    raw: Any = {
+        "id": "x",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'},
+    }
+    model = ScriptedModel([ModelResponse(tool_calls=[raw]), says("done")])
+    result = agent(model=model).run("go")
+    assert [event.result for event in results(result.events)] == ["sunny in Rome"]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "tool", "tool_call_id": "x", "content": "?"}],
+        [{"role": "system", "content": "s"}],
+        [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}],
+        [
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": "a"},
+            {"role": "tool", "tool_call_id": "x", "content": "?"},
+        ],
+        [{"role": "user", "content": "u", "n": 10**5000}],
+        [{"role": "bard", "content": "u"}],
+        ["text", {"role": "user", "content": "u"}],
+        [],
+        "",
+        " \n",
+        7,
+        {"role": "user", "content": "u"},
+    ],
+)
+def test_input_that_cannot_be_sent_is_refused_and_nothing_is_written(messages: Any) -> None:
+    store = MemoryStore()
+    with pytest.raises(ValueError, match=r".+"):
+        agent(store, ScriptedModel([])).run(messages)
+    assert store.list_runs() == []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentor.agent import Agentor
+    from agentor.engine.budget import Budget
     from agentor.engine.effects import DidNotHappen, Happened, Unknown
     from agentor.engine.events import Event, PendingCall, RunResult, Usage
     from agentor.engine.models import ModelSettings
@@ -30,11 +31,16 @@ if TYPE_CHECKING:
         SequenceConflictError,
         StoreError,
     )
+    from agentor.plan import Plan
+    from agentor.streaming import StreamItem
 
 __version__ = "0.2.0.dev0"
 
 _HOMES = {
     "agentor.agent": ["Agentor"],
+    "agentor.plan": ["Plan"],
+    "agentor.streaming": ["StreamItem"],
+    "agentor.engine.budget": ["Budget"],
     "agentor.engine.effects": ["DidNotHappen", "Happened", "Unknown"],
     "agentor.engine.events": ["Event", "PendingCall", "RunResult", "Usage"],
     "agentor.engine.models": ["ModelSettings"],
@@ -60,6 +66,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Agentor",
     "AgentorError",
+    "Budget",
     "ConfigError",
     "DidNotHappen",
     "Event",
@@ -74,6 +81,7 @@ __all__ = [
     "ModelSettings",
     "OutputMismatchError",
     "PendingCall",
+    "Plan",
     "RunContext",
     "RunExistsError",
     "RunNotFoundError",
@@ -82,6 +90,7 @@ __all__ = [
     "SequenceConflictError",
     "Store",
     "StoreError",
+    "StreamItem",
     "Tool",
     "Unknown",
     "Usage",

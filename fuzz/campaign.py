@@ -22,8 +22,9 @@ from fuzz.shrink import shrink
 from fuzz.world import Outcome
 
 WORLDS_PER_CHUNK: Final = 20
-CANARY_WORLDS: Final = 400  # within which each canary's alarm must ring
+CANARY_WORLDS: Final = 1_000  # within which each canary's alarm must ring
 FAILURES_SHOWN: Final = 3
+NO_CANARY: Final = Canary("nothing", frozenset())
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def play(
     trace: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Play one world. An exception of the simulation's own is a failure of that world, not of the campaign."""
-    canary = canary or Canary("nothing", frozenset())
+    canary = canary or NO_CANARY
     try:
         with canary.planted():
             return world.play(seed, script, canary.store_options, trace)
@@ -121,7 +122,7 @@ def visit_in_parallel(cases: Sequence[Case]) -> Iterator[tuple[Case, list[Visit]
 
 def explained(outcome: Outcome, canary: Canary | None = None) -> Failure:
     """The failure with its script shrunk."""
-    script = list(enumerate(draw(outcome.seed)))
+    script = list(enumerate((canary or NO_CANARY).script(outcome.seed)))
     broken = outcome.breaches[0].invariant
 
     def fails(part: list[tuple[int, Action]]) -> bool:
@@ -141,7 +142,7 @@ def explained(outcome: Outcome, canary: Canary | None = None) -> Failure:
 def first_ring(canary: Canary, first: int) -> Outcome | None:
     """The first world in which the canary's alarm rings; None if it never does."""
     for seed in range(first, first + CANARY_WORLDS):
-        outcome = play(seed, draw(seed), canary)
+        outcome = play(seed, canary.script(seed), canary)
         if any(breach.invariant in canary.rings for breach in outcome.breaches):
             return outcome
     return None

@@ -6,6 +6,7 @@ Each canary takes one protection away from the real code and says which invarian
 from __future__ import annotations
 
 import contextlib
+import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from fuzz.invariants import (
     old_terms_append_nothing,
     tools_start_after_their_claim,
 )
+from fuzz.script import Action, draw
 from fuzz.world import World
 
 
@@ -31,6 +33,7 @@ class Canary:
     rings: frozenset[str]
     planted: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     store_options: dict[str, Any] = field(default_factory=dict)
+    script: Callable[[int], list[Action]] = draw
 
 
 @contextlib.contextmanager
@@ -38,6 +41,16 @@ def _no_fence() -> Iterator[None]:
     """The store no longer compares the term of an append with the lease."""
     with mock.patch.object(sqlite_leases, "check", return_value=None):
         yield
+
+
+def _taken_over(seed: int) -> list[Action]:
+    """A worker is suspended, and wakes while somebody takes its run over."""
+    at = random.Random(f"{seed}/taken over").uniform(0.1, 10)
+    return [
+        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 6}),
+        Action(at, "stall", {"worker": "w1", "seconds": 100.0, "until_taken": True}),
+        Action(at + 31, "take_over", {"worker": "w2"}),
+    ]
 
 
 @contextlib.contextmanager
@@ -61,7 +74,9 @@ def _act_before_writing() -> Iterator[None]:
 
 
 ALL: Final = (
-    Canary("no fence", frozenset({old_terms_append_nothing.__name__}), _no_fence),
+    Canary(
+        "no fence", frozenset({old_terms_append_nothing.__name__}), _no_fence, script=_taken_over
+    ),
     Canary(
         "synchronous=NORMAL",
         frozenset({acknowledged_appends_survive.__name__}),

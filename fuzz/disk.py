@@ -245,10 +245,15 @@ class _DiskFile(apsw.VFSFile):
     def __init__(self, disk: Disk, path: str, name: Any, flags: list[int], existed: bool) -> None:
         super().__init__("", name, flags)
         self._disk = disk
+        self._is_wal = bool(flags[0] & apsw.SQLITE_OPEN_WAL)
         self._inode = disk.inode(path, created=not existed, journal=bool(flags[0] & _JOURNALS))
 
     def xRead(self, amount: int, offset: int) -> bytes:
         effect = self._disk.enter("read")
+        if effect == "short" and not self._is_wal:
+            # Inside a database or a journal, SQLite takes what is missing for the end of the file: a disk that says so
+            # lies, and nothing above it can tell. The unix VFS reads on, and fails if that brings nothing.
+            raise _PlannedError("read")
         content = super().xRead(amount, offset)
         return content[: len(content) // 2] if effect == "short" else content
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from agentor.engine.events import GENERATION, Event, Usage
 from agentor.engine.replay import verify
-from fuzz.evidence import ITERATIONS_TO_NOTICE, Evidence
+from fuzz.evidence import ITERATIONS_TO_NOTICE, Evidence, ToolStart
 from fuzz.ledger import Ledger
 
 
@@ -72,15 +72,18 @@ def settled_calls_never_run_again(evidence: Evidence, ledger: Ledger) -> Iterato
 
 
 def once_tools_start_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """A tool that must not be started twice for one call is not, unless a person consented to it, its claim could not
-    be saved, or its worker was suspended between the claim and the start."""
-    starts: dict[str, list[str]] = {}
+    """A tool that must not be started twice for one call is not, in its run and its forks together, unless a person
+    consented to it, its claim could not be saved, or its worker was suspended between the claim and the start."""
+    starts: dict[str, list[ToolStart]] = {}
     for start in evidence.tool_starts:
         if start.is_once and not start.unsaved and not start.just_woken:
-            workers = starts.setdefault(start.key, [])
-            workers.append(start.worker)
-            if len(workers) > 1 + start.consents:
-                yield f"{start.key} was started by {' and by '.join(workers)}"
+            starts.setdefault(start.key, []).append(start)
+    for key, started in starts.items():
+        consents = {start.run_id: 0 for start in started}
+        for start in started:
+            consents[start.run_id] = max(consents[start.run_id], start.consents)
+        if len(started) > 1 + sum(consents.values()):
+            yield f"{key} was started by {' and by '.join(start.worker for start in started)}"
 
 
 def usage_is_the_sum_of_generations(evidence: Evidence, ledger: Ledger) -> Iterator[str]:

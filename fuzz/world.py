@@ -345,8 +345,13 @@ class World:
     def _inspect(self, finisher: Worker) -> None:
         if finisher.dead:
             return
-        self.evidence.damage += finisher.store.integrity_check()
-        self.evidence.stored_usage = {row.run_id: row.usage for row in finisher.store.runs()}
+        try:
+            self.evidence.damage += finisher.store.integrity_check()
+            rows = finisher.store.runs()
+        except StoreError as error:
+            self.evidence.damage.append(str(error))
+        else:
+            self.evidence.stored_usage = {row.run_id: row.usage for row in rows}
 
     # The end ----------------------------------------------------------------------------------------------------------
 

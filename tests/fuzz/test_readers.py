@@ -138,14 +138,14 @@ INPUTS: dict[str, st.SearchStrategy[bytes]] = {
     "arguments": st.binary(max_size=60) | JSON.map(text_of).flatmap(lambda text: cut([text])),
     "database": st.binary(min_size=3, max_size=30),
 }
-EXAMPLES = {"database": 60, "log": 150}
+EXAMPLES = {"database": 60, "log": 80, "reply": 300}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_any_bytes_give_a_clear_error_or_a_sound_value(name: str) -> None:
     @settings(
-        max_examples=EXAMPLES.get(name, 300),
+        max_examples=EXAMPLES.get(name, 150),
         deadline=5_000,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )

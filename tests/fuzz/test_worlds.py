@@ -14,7 +14,7 @@ from fuzz import actions, campaign, canaries, invariants
 from fuzz.__main__ import main
 from fuzz.campaign import Tally
 from fuzz.canaries import Canary
-from fuzz.script import draw
+from fuzz.script import Action, draw
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NO_FENCE, NORMAL, FREE_LEASES, NO_CLAIM = canaries.ALL
@@ -24,7 +24,9 @@ NO_FENCE, NORMAL, FREE_LEASES, NO_CLAIM = canaries.ALL
 @pytest.mark.parametrize("first", [1, 1001, 2001, 3001])
 def test_no_invariant_breaks_in_sixty_worlds(first: int) -> None:
     tally = campaign.play_all(range(first, first + 60))
-    told = [str(breach) for outcome in tally.failed for breach in outcome.breaches]
+    told = [
+        f"seed {failed.seed}: {breach}" for failed in tally.failed for breach in failed.breaches
+    ]
     assert told == []
     assert tally.counts["crashes"] > 60
     assert tally.counts["tool starts"] > 300
@@ -68,7 +70,8 @@ def test_a_world_played_twice_in_one_process_is_the_same_world() -> None:
 def test_a_planted_fault_rings_the_alarm(canary: Canary) -> None:
     outcome = campaign.first_ring(canary, 1)
     assert outcome is not None
-    assert campaign.play(outcome.seed, draw(outcome.seed)).breaches == ()
+    without = campaign.play(outcome.seed, canary.script(outcome.seed))
+    assert not canary.rings & {breach.invariant for breach in without.breaches}
 
 
 def test_a_failure_is_shrunk_to_a_script_that_still_fails() -> None:
@@ -126,3 +129,30 @@ def test_every_invariant_says_in_one_sentence_what_it_holds() -> None:
 def test_every_action_that_scripts_draw_exists() -> None:
     drawn = {action.kind for seed in range(60) for action in draw(seed)}
     assert drawn == set(actions.ALL)
+
+
+RIVALS = [
+    Action(30 + 1.2 * number, "resume", {"worker": ("w2", "w3")[number % 2], "run": "run"})
+    for number in range(60)
+]
+
+
+def broken(seeds: range, script: list[Action]) -> list[str]:
+    outcomes = (campaign.play(seed, script) for seed in seeds)
+    return [f"seed {each.seed}: {breach}" for each in outcomes for breach in each.breaches]
+
+
+@pytest.mark.slow
+def test_a_renewal_that_hangs_in_a_slow_disk_does_not_let_two_workers_act() -> None:
+    start = Action(0, "start", {"worker": "w1", "run": "run", "turns": 6})
+    slow = Action(1, "slow_disk", {"seconds": 140})
+    assert broken(range(12), [start, slow, *RIVALS]) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_began_without_a_lease_is_not_worked_on_by_two() -> None:
+    other = Action(0, "start", {"worker": "w1", "run": "other", "turns": 1})
+    locked = Action(5, "locked", {"seconds": 12})
+    start = Action(6, "start", {"worker": "w1", "run": "run", "turns": 6})
+    early = [Action(action.at_s - 10, action.kind, action.details) for action in RIVALS]
+    assert broken(range(12), [other, locked, start, *early]) == []

@@ -22,6 +22,8 @@ _VERBS: Final = {
     "export": "agentor.cli.moving",
     "import": "agentor.cli.moving",
     "backup": "agentor.cli.moving",
+    "delete": "agentor.cli.keeping",
+    "prune": "agentor.cli.keeping",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
@@ -73,6 +74,13 @@ def _row(cells: dict[str, Text], widths: dict[str, int]) -> Text:
         row.append(left).append_text(cell).append(f"{right}  ")
     row.rstrip()
     return row
+
+
+def moment(seconds: float | None) -> str:
+    """A time as the user's clock on the wall shows it."""
+    if seconds is None:
+        return ""
+    return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def status_text(status: str) -> Text:

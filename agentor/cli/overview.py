@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from agentor.cli.timeline import duration, where_it_stands
 from agentor.engine import events as ev
@@ -14,6 +14,15 @@ from agentor.engine.store.protocol import Store
 from agentor.errors import LogCorruptError
 
 DAMAGED = "damaged"
+
+
+@runtime_checkable
+class ListsRows(Protocol):
+    """A store that keeps a row per run, so that a list of runs need not read their events."""
+
+    def runs(self, *, limit: int | None = None, newest: bool = False) -> Sequence[Any]: ...
+
+    def counts(self) -> dict[str, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +81,38 @@ def overview_of(store: Store, run_id: str) -> Overview:
         return overview(run_id, store.load(run_id))
     except LogCorruptError as damage:
         return Overview(run_id, DAMAGED, error=str(damage))
+
+
+def overview_of_row(row: Any) -> Overview:
+    """What a store's row says."""
+    same = {name: getattr(row, name) for name in Overview.__slots__ if name != "usage"}
+    return Overview(**same, usage=row.usage)
+
+
+def as_tree(rows: Sequence[Overview]) -> Iterator[tuple[str, Overview]]:
+    """Each run below the one it was forked from, if that is among the rows, with the branches to draw before it."""
+    there = {row.run_id for row in rows}
+    forks: dict[str | None, list[Overview]] = {}
+    for row in rows:
+        parent = row.forked_from if row.forked_from in there - {row.run_id} else None
+        forks.setdefault(parent, []).append(row)
+    told: set[str] = set()
+    for row in forks.get(None, []):
+        yield from _with_forks(row, forks, told)
+    # What is left goes round in a circle: an id was used again. Listed all the same.
+    yield from (("", row) for row in rows if row.run_id not in told)
+
+
+def _with_forks(
+    top: Overview, forks: dict[str | None, list[Overview]], told: set[str]
+) -> Iterator[tuple[str, Overview]]:
+    waiting = [("", "", top)]  # not recursive: a line of forks has any length
+    while waiting:
+        branch, indent, row = waiting.pop()
+        told.add(row.run_id)
+        yield branch, row
+        children = forks.get(row.run_id, [])
+        for child in reversed(children):
+            is_last = child is children[-1]
+            corner, below = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+            waiting.append((indent + corner, indent + below, child))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import click
 from rich.text import Text
 
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
-from agentor.cli.overview import Overview, overview, overview_of
+from agentor.cli.overview import (
+    ListsRows,
+    Overview,
+    as_tree,
+    overview,
+    overview_of,
+    overview_of_row,
+)
+from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import timeline, tokens, what_resume_would_do
 from agentor.engine import clock
-from agentor.engine.events import Event
+from agentor.engine.events import FORK, Event
 from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import RunNotFoundError
@@ -21,7 +27,10 @@ from agentor.errors import RunNotFoundError
 HEADINGS = ("run", "status", "agent", "turns", "tokens", "started", "took", "forked from")
 
 
-@click.command(cls=Verb, epilog="agentor runs\nagentor runs --store runs/ --limit 5 --json")
+@click.command(
+    cls=Verb,
+    epilog="agentor runs\nagentor runs --tree\nagentor runs --store runs/ --limit 5 --json",
+)
 @store_option()
 @click.option(
     "--limit",
@@ -31,43 +40,46 @@ HEADINGS = ("run", "status", "agent", "turns", "tokens", "started", "took", "for
     show_default=True,
     help="Only the newest N.",
 )
+@click.option("--tree", is_flag=True, help="Put each fork under the run it was forked from.")
 @json_option
 @debug_option
-def runs(store_path: str | None, limit: int, as_json: bool) -> None:
+def runs(store_path: str | None, limit: int, tree: bool, as_json: bool) -> None:
     """List the runs of a store, newest last."""
     with existing_store(store_path) as store:
-        known = store.list_runs()
-        newest = known[-limit:]
-        rows = [overview_of(store, run) for run in console.with_progress(newest, "reading runs")]
+        rows, older = _newest(store, limit)
     if as_json:
         console.print_json([row.to_dict() for row in rows])
         return
     if not rows:
         click.echo("There is no run in this store yet.")
         return
-    console.print_table(HEADINGS, (_cells(row) for row in rows))
-    if len(known) > len(newest):
-        click.echo(f"{len(known) - len(newest)} older runs are not shown (--limit).", err=True)
+    lines = as_tree(rows) if tree else (("", row) for row in rows)
+    console.print_table(HEADINGS, (_cells(row, branch) for branch, row in lines))
+    if older:
+        click.echo(f"{older} older runs are not shown (--limit).", err=True)
 
 
-def _cells(row: Overview) -> list[str | Text]:
+def _newest(store: Store, limit: int) -> tuple[list[Overview], int]:
+    """The newest runs, newest last, and how many there are besides."""
+    if isinstance(store, ListsRows):
+        rows = [overview_of_row(row) for row in store.runs(limit=limit, newest=True)]
+        return rows, store.counts()["runs"] - len(rows)
+    known = store.list_runs()
+    newest = console.with_progress(known[-limit:], "reading runs")
+    return [overview_of(store, run) for run in newest], max(len(known) - limit, 0)
+
+
+def _cells(row: Overview, branch: str = "") -> list[str | Text]:
     return [
-        row.run_id,
+        Text(branch + one_line(row.run_id, 128)),
         console.status_text(row.status),
         row.agent or "",
         str(row.turns),
         f"{row.usage.total_tokens:,}",
-        _moment(row.started_at),
+        console.moment(row.started_at),
         row.took(clock.now()),
         row.forked_from or "",
     ]
-
-
-def _moment(seconds: float | None) -> str:
-    """A time as the user's clock on the wall shows it."""
-    if seconds is None:
-        return ""
-    return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 @click.command(
@@ -104,6 +116,12 @@ def _load(store: Store, run_id: str) -> list[Event]:
     return log
 
 
+def _lineage(row: Overview, log: list[Event]) -> str:
+    """The whole line, from the first run down, where there is more of it than a parent."""
+    forks = [event.forked_from for event in log if event.type == FORK and event.forked_from]
+    return " → ".join([*forks, row.run_id]) if len(forks) > 1 else ""
+
+
 def _print_run(row: Overview, log: list[Event], resume: str) -> None:
     at = f" at seq {row.forked_at}" if row.forked_at else ""
     console.print_facts(
@@ -111,10 +129,11 @@ def _print_run(row: Overview, log: list[Event], resume: str) -> None:
             ("run", row.run_id),
             ("status", row.status),
             ("agent", " · ".join(filter(None, [row.agent, row.model]))),
-            ("started", _moment(row.started_at)),
+            ("started", console.moment(row.started_at)),
             ("took", row.took(clock.now())),
             ("cost", " · ".join(filter(None, [f"{row.turns} turns", tokens(row.usage)]))),
             ("parent", f"{row.forked_from}{at}" if row.forked_from else ""),
+            ("lineage", _lineage(row, log)),
         ]
     )
     click.echo()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -166,28 +168,65 @@ def test_runs_are_found_by_status_agent_and_time_page_by_page(path: Path) -> Non
         assert store.list_runs(status="unfinished", after="r7") == ["r8", "r9"]
         assert store.list_runs(since=store.runs()[7].created_at) == ["r7", "r8", "r9"]
         assert store.list_runs(since=clock.now() + 1) == []
+        assert store.list_runs(limit=3, newest=True) == ["r7", "r8", "r9"]
+        assert store.list_runs(limit=3, newest=True, before="r7") == ["r4", "r5", "r6"]
+        assert store.list_runs(limit=2, newest=True, agent="a", before="r7") == ["r4", "r6"]
+        assert store.list_runs(after="r2", before="r5") == ["r3", "r4"]
         with pytest.raises(RunNotFoundError):
             store.list_runs(after="nobody")
 
 
-@pytest.mark.parametrize(
-    "filters", [{}, {"status": "u"}, {"agent": "a"}, {"agent": "a", "limit": 3}]
-)
-def test_pages_are_read_by_an_index_without_sorting(path: Path, filters: dict[str, object]) -> None:
-    plans: list[str] = []
+FILTERS: list[dict[str, object]] = [
+    *({}, {"limit": 3}, {"status": "completed"}, {"agent": "a"}, {"since": 5.0}),
+    *({"agent": "a", "status": "completed", "limit": 3}, {"status": "completed", "since": 5.0}),
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("page", [{}, {"after": "r"}, {"newest": True}, {"before": "r"}])
+def test_pages_are_read_by_an_index_and_nothing_is_sorted(
+    path: Path, filters: dict[str, object], page: dict[str, object]
+) -> None:
     with SQLiteStore(path) as store:
         run(store, "r")
-        with store._readers.connection() as connection:
-            connection.exec_trace = lambda _, sql, bindings: plans.append((sql, bindings)) or True
-        store.runs(after="r", **filters)  # type: ignore[arg-type]
-        with store._readers.connection() as connection:
-            connection.exec_trace = None
-            sql, bindings = plans[-1]
-            plan = " ".join(
-                row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings)
-            )
-    assert "SEARCH" in plan
+        plan = plan_of(store, lambda: store.runs(**page, **filters))  # type: ignore[arg-type]
     assert "TEMP B-TREE" not in plan
+    if page.keys() & {"after", "before"} or filters.keys() - {"limit"}:
+        assert "SCAN" not in plan
+
+
+def plan_of(store: SQLiteStore, act: Callable[[], object]) -> str:
+    """How SQLite does the last statement of `act`, which reads from the store."""
+    statements: list[tuple[str, Any]] = []
+    with store._readers.connection() as connection:
+        connection.exec_trace = lambda _, sql, bindings: statements.append((sql, bindings)) or True
+    act()
+    with store._readers.connection() as connection:
+        connection.exec_trace = None
+        sql, bindings = statements[-1]
+        return " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings))
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_runs_are_listed_page_by_page(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        store._write(
+            lambda connection: connection.execute(
+                """
+                WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 100000)
+                INSERT INTO agentor_runs (run_id, last_seq, status, agent, created_at, updated_at)
+                SELECT 'r' || n, 0, iif(n % 4, 'completed', 'failed'), 'a' || (n % 10), n, n FROM n
+                """
+            )
+        )
+        seen = 0
+        last = None
+        while page := store.list_runs(limit=1000, after=last):
+            assert page[0] == f"r{seen + 1}"
+            seen, last = seen + len(page), page[-1]
+        assert seen == 100_000
+        assert store.list_runs(limit=2, newest=True, status="failed") == ["r99996", "r100000"]
+        assert store.list_runs(limit=2, since=99_000, agent="a3") == ["r99003", "r99013"]
 
 
 def set_version(path: Path, version: int) -> None:

@@ -140,12 +140,26 @@ class SQLiteStore:
         *,
         limit: int | None = None,
         after: str | None = None,
+        before: str | None = None,
+        newest: bool = False,
         status: str | None = None,
         agent: str | None = None,
         since: float | None = None,
     ) -> list[str]:
-        """Run ids, newest last. `after`: the last id of the page before. `since`: created at or after, in seconds."""
-        rows = self.runs(limit=limit, after=after, status=status, agent=agent, since=since)
+        """Run ids, newest last: a page of those that match everything given.
+
+        `after`: the last id of the page before this one; `before`: the first id of the page after it. `newest`: where
+        `limit` leaves some out, leave out the oldest. `since`: created at or after, in seconds since the epoch.
+        """
+        rows = self.runs(
+            limit=limit,
+            after=after,
+            before=before,
+            newest=newest,
+            status=status,
+            agent=agent,
+            since=since,
+        )
         return [row.run_id for row in rows]
 
     def runs(
@@ -153,6 +167,8 @@ class SQLiteStore:
         *,
         limit: int | None = None,
         after: str | None = None,
+        before: str | None = None,
+        newest: bool = False,
         status: str | None = None,
         agent: str | None = None,
         since: float | None = None,
@@ -160,7 +176,14 @@ class SQLiteStore:
         """The same runs as `list_runs`, with status, usage and times."""
         return self._read(
             lambda connection: runs.page(
-                connection, limit=limit, after=after, status=status, agent=agent, since=since
+                connection,
+                limit=limit,
+                after=after,
+                before=before,
+                newest=newest,
+                status=status,
+                agent=agent,
+                since=since,
             )
         )
 

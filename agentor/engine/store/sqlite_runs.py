@@ -19,6 +19,10 @@ _PLAIN = (
 )
 _TOKENS = COUNTS[1:]
 _COLUMNS = ", ".join(_PLAIN + _TOKENS)
+# The first run of the time is found by index, and the pages go on from it by number: nothing to sort.
+_SINCE = """
+number >= (SELECT min(number) FROM agentor_runs WHERE created_at >= :since) AND +created_at >= :since
+"""
 _STRUCTURE = """
 SELECT format('run ''%s'': its row ends at seq %d, its events at %d', run_id, last_seq, found)
 FROM (SELECT run_id, last_seq, deleted_at, (SELECT max(seq) FROM agentor_events AS e WHERE e.run_id = r.run_id) AS found
@@ -62,26 +66,33 @@ def page(
     *,
     limit: int | None,
     after: str | None,
+    before: str | None,
+    newest: bool,
     status: str | None,
     agent: str | None,
     since: float | None,
 ) -> list[RunRow]:
-    """Runs in order of creation that match everything given."""
+    """Runs in order of creation that match everything given: the first `limit` of them, or the last."""
     bindings: dict[str, Any] = {"limit": -1 if limit is None else limit}
     conditions = ["deleted_at IS NULL"]
-    if after is not None:
-        bindings["after"] = _number(connection, after)
-        conditions.append("number > :after")
+    for name, sign, run_id in (("after", ">", after), ("before", "<", before)):
+        if run_id is not None:
+            bindings[name] = _number(connection, run_id)
+            conditions.append(f"number {sign} :{name}")
     for column, value in (("status", status), ("agent", agent)):
         if value is not None:
             bindings[column] = value
             conditions.append(f"{column} = :{column}")
     if since is not None:
         bindings["since"] = since
-        conditions.append("created_at >= :since")
+        conditions.append(_SINCE)
+    order = "DESC" if newest else "ASC"
     where = " AND ".join(conditions)
-    query = f"SELECT {_COLUMNS} FROM agentor_runs WHERE {where} ORDER BY number LIMIT :limit"
-    return [_row(found) for found in connection.execute(query, bindings).fetchall()]
+    query = (
+        f"SELECT {_COLUMNS} FROM agentor_runs WHERE {where} ORDER BY number {order} LIMIT :limit"
+    )
+    rows = [_row(found) for found in connection.execute(query, bindings).fetchall()]
+    return rows[::-1] if newest else rows
 
 
 def ages(connection: apsw.Connection) -> list[tuple[str, str, float]]:

@@ -1,0 +1,139 @@
+"""`agentor delete` and `prune`: they say what goes, ask, and take nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from stored_runs import BODIES, Program, read_json, write
+
+from agentor.cli import keeping, main
+from agentor.inputs import open_store
+
+
+def left(path: str) -> list[str]:
+    store: Any = open_store(path)
+    try:
+        return list(store.list_runs())
+    finally:
+        store.close()
+
+
+def test_prune_shows_what_would_go_and_changes_nothing(program: Program, stored: str) -> None:
+    result = program("prune", "--keep", "0", "--dry-run", "--store", stored)
+    heading, row, total = result.stdout.splitlines()
+    assert heading.split() == ["run", "status", "agent", "turns", "started"]
+    assert row.split()[:2] == ["finished", "completed"]
+    assert total.startswith("1 run would go: 7 events, ")
+    assert left(stored) == ["finished", "killed"]
+
+
+def test_prune_takes_what_it_has_shown(program: Program, stored: str) -> None:
+    told = read_json(program("prune", "--keep", "0", "--dry-run", "--json", "--store", stored))
+    assert (told["dry_run"], told["run_ids"], told["held"]) == (True, ["finished"], [])
+    done = read_json(program("prune", "--keep", "0", "--yes", "--json", "--store", stored))
+    assert done == told | {"dry_run": False}
+    assert left(stored) == ["killed"]
+    again = program("prune", "--keep", "0", "--store", stored)  # nothing to ask about
+    assert again.stdout == "0 runs deleted: 0 events, 0 bytes.\n"
+    assert again.exit_code == 0
+
+
+def test_prune_takes_unfinished_runs_only_if_they_are_named(program: Program, stored: str) -> None:
+    program("prune", "--status", "unfinished", "--yes", "--store", stored)
+    assert left(stored) == ["finished"]
+
+
+def test_prune_knows_the_age_of_a_run(program: Program, stored: str) -> None:
+    for age in ("90s", "15m", "12h", "30d", "1.5w"):
+        told = program("prune", "--older-than", age, "--yes", "--store", stored)
+        assert told.stdout.startswith("0 runs deleted")
+    assert read_json(
+        program("prune", "--older-than", "0s", "--dry-run", "--json", "--store", stored)
+    )["run_ids"] == ["finished"]
+
+
+@pytest.mark.parametrize("age", ["30", "soon", "-1d", "30y", "", "99999999999w"])
+def test_an_age_that_is_none_is_wrong_usage(program: Program, stored: str, age: str) -> None:
+    result = program("prune", "--older-than", age, "--yes", "--store", stored)
+    assert result.exit_code == 2
+    assert left(stored) == ["finished", "killed"]
+
+
+def test_prune_of_everything_must_be_said(program: Program, stored: str) -> None:
+    result = program("prune", "--yes", "--store", stored)
+    assert result.exit_code == 2
+    assert "older_than, status or keep" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("prune", "--keep", "0"), ("delete", "finished")])
+def test_without_a_terminal_nothing_goes_unless_yes_is_said(
+    program: Program, stored: str, words: tuple[str, ...]
+) -> None:
+    result = program(*words, "--store", stored)
+    assert result.exit_code == 2
+    assert "--yes" in result.stderr
+    assert left(stored) == ["finished", "killed"]
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+@pytest.mark.parametrize("words", [("prune", "--keep", "0"), ("delete", "finished")])
+def test_on_a_terminal_it_asks(
+    stored: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], answer: str
+) -> None:
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    class Sys:
+        stdin = Terminal()
+
+    monkeypatch.setattr(keeping, "sys", Sys)
+    result = CliRunner().invoke(main, [*words, "--store", stored], input=f"{answer}\n")
+    assert "finished" in result.stdout
+    assert "Delete 1 run for good?" in result.stderr
+    assert result.exit_code == (0 if answer == "y" else 1)
+    assert left(stored) == (["killed"] if answer == "y" else ["finished", "killed"])
+
+
+def test_delete_takes_the_runs_that_are_named(program: Program, stored: str) -> None:
+    write(stored, "third", BODIES)
+    result = program("delete", "third", "finished", "third", "--yes", "--store", stored)
+    assert result.stdout.startswith("2 runs deleted: 14 events, ")
+    assert left(stored) == ["killed"]
+
+
+def test_delete_takes_nothing_if_one_is_not_there(program: Program, stored: str) -> None:
+    result = program("delete", "finished", "nobody", "--yes", "--store", stored)
+    assert result.exit_code == 1
+    assert "no run 'nobody'" in result.stderr
+    assert left(stored) == ["finished", "killed"]
+
+
+def test_a_run_that_somebody_works_on_is_spared_and_told(program: Program, stored: str) -> None:
+    store: Any = open_store(stored)
+    store.acquire("finished", "somebody", 1000)
+    result = program("prune", "--keep", "0", "--yes", "--store", stored)
+    assert result.exit_code == 0
+    assert "1 run spared, since somebody works there: finished" in result.stderr
+    result = program("delete", "finished", "killed", "--yes", "--store", stored)
+    assert result.exit_code == 1
+    assert "spared" in result.stderr
+    assert left(stored) == ["finished"]
+    store.close()
+
+
+def test_runs_as_a_tree_puts_forks_under_their_parents(program: Program, stored: str) -> None:
+    store: Any = open_store(stored)
+    from agentor.engine.store import fork_run
+
+    for parent, fork in (("finished", "a"), ("a", "b"), ("finished", "c"), ("killed", "d")):
+        fork_run(store, parent, fork)
+    store.close()
+    lines = program("runs", "--tree", "--store", stored).stdout.splitlines()[1:]
+    runs = [line[: line.index("  ", 6)] for line in lines]
+    assert runs == ["finished", "├─ a", "│  └─ b", "└─ c", "killed", "└─ d"]
+    flat = program("runs", "--tree", "--limit", "3", "--store", stored).stdout.splitlines()[1:]
+    assert [line.split()[0] for line in flat] == ["b", "c", "d"]
+    assert "lineage   finished → a → b" in program("show", "b", "--store", stored).stdout

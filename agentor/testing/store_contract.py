@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 
+from agentor.engine import clock
 from agentor.engine.events import FORK, GENERATION, MESSAGE, RUN_END, RUN_START, Event, Usage
 from agentor.engine.store.forking import fork_run
 from agentor.engine.store.protocol import (
@@ -471,7 +472,7 @@ class StoreContract:
             store.append(f"{number}", start(seq=1))
             store.append(f"{number}", Event(RUN_END, status=status, seq=2))
         fill(store, "open", 1)
-        later = datetime.now(UTC) + timedelta(hours=1)
+        later = datetime.fromtimestamp(clock.now() + 3600, UTC)
 
         def would_go(**chosen: Any) -> list[str]:
             return list(deletes.prune(dry_run=True, **chosen).run_ids)

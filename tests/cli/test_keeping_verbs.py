@@ -132,7 +132,7 @@ def test_runs_as_a_tree_puts_forks_under_their_parents(program: Program, stored:
         fork_run(store, parent, fork)
     store.close()
     lines = program("runs", "--tree", "--store", stored).stdout.splitlines()[1:]
-    runs = [line[: line.index("  ", 6)] for line in lines]
+    runs = [line[: line.index("  ", 6)].rstrip() for line in lines]
     assert runs == ["finished", "├─ a", "│  └─ b", "└─ c", "killed", "└─ d"]
     flat = program("runs", "--tree", "--limit", "3", "--store", stored).stdout.splitlines()[1:]
     assert [line.split()[0] for line in flat] == ["b", "c", "d"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agentor.engine.events import FORK, GENERATION, RUN_END, RUN_START, Event, Usage
+from agentor.engine.events import FORK, GENERATION, MOST, RUN_END, RUN_START, Event, Usage
 
 UNFINISHED = "unfinished"
 _FIELDS = tuple(Usage.__slots__)

@@ -19,7 +19,7 @@ SMOKE_SEED: Final = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     seed = options.seed
     if seed is None:
         fixed = options.smoke or options.canary or options.disk
@@ -41,10 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--seed", type=int, help="the first world; alone: only this world")
-    how_many = parser.add_mutually_exclusive_group()
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
+    made.add_argument("--seed", type=int, help="the first world; alone: only this world")
+    how_many = made.add_mutually_exclusive_group()
     how_many.add_argument("--minutes", type=float, help="play worlds for so long")
     how_many.add_argument("--worlds", type=int, help="play so many worlds")
     how_many.add_argument(
@@ -56,12 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     how_many.add_argument(
         "--disk", action="store_true", help="one script, with a fault at every call of the disk"
     )
-    parser.add_argument("--case", type=int, help="with --disk: only this case")
-    parser.add_argument("--at", type=int, help="with --disk --case: only this call")
-    parser.add_argument("--only", help="with --seed: these actions of its script, e.g. 0,3,7")
-    parser.add_argument("--trace", action="store_true", help="with --seed: tell what happens")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
-    return parser
+    made.add_argument("--case", type=int, help="with --disk: only this case")
+    made.add_argument("--at", type=int, help="with --disk --case: only this call")
+    made.add_argument("--only", help="with --seed: these actions of its script, e.g. 0,3,7")
+    made.add_argument("--trace", action="store_true", help="with --seed: tell what happens")
+    made.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    return made
 
 
 def _worlds(

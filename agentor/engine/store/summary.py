@@ -10,9 +10,7 @@ from agentor.engine.events import FORK, GENERATION, MOST, RUN_END, RUN_START, Ev
 UNFINISHED = "unfinished"
 _FIELDS = tuple(Usage.__slots__)
 COUNTS = ("turns", *_FIELDS)  # these add up; every other column of a summary is replaced
-COUNT_MAX = (
-    2**53 - 1
-)  # where counts stay: what every JSON reader and SQLite can say, and no true count
+COUNT_MAX = MOST  # where sums stay, too
 
 
 def summary(events: Iterable[Event]) -> dict[str, Any]:

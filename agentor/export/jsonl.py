@@ -154,7 +154,11 @@ def import_runs(
             outcome.taken.append(run_id)
         except LogCorruptError as damage:
             outcome.damaged.append(Problem(run_id, f"in the store: {damage}"))
-        except (ValueError, TypeError, OverflowError) as error:  # a value that this store cannot hold
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+        ) as error:  # a value that this store cannot hold
             outcome.damaged.append(Problem(run_id, f"{type(error).__name__}: {error}"))
     return outcome
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentor import blocking, inputs
+from agentor.consent import decide_call
 from agentor.definition import describe, digest_of
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
@@ -30,6 +31,7 @@ from agentor.errors import ConfigError
 from agentor.launch import Launch, OnChange, check_count, with_turns
 from agentor.output import OutputType
 from agentor.plan import Plan
+from agentor.recorded import stored
 from agentor.streaming import StreamItem, item_of, live
 from agentor.tracing import Tracer, choose_tracer, traced
 from agentor.worker import Worker, WorkPlan, WorkReport
@@ -276,7 +278,7 @@ class Agentor:
         """
         edited = None if args is None else inputs.read_arguments(args)
         decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
-        await self._launch(Nobody(), None, None, False).decide_call(run_id, call_id, decision)
+        await decide_call(stored(self.store), run_id, call_id, decision)
 
     def approve(
         self,
@@ -309,7 +311,7 @@ class Agentor:
     async def areject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
         """Refuse a call that waits. The model is told the reason when the run is resumed."""
         decision = Event(ev.APPROVAL, status="rejected", by=by, reason=reason)
-        await self._launch(Nobody(), None, None, False).decide_call(run_id, call_id, decision)
+        await decide_call(stored(self.store), run_id, call_id, decision)
 
     def reject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
         """`areject` from synchronous code."""

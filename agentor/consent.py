@@ -1,10 +1,41 @@
-"""Which calls of a run wait for a person, and what is said to a decision that comes too late."""
+"""Which calls of a run wait for a person, and how a decision is recorded. A store is all it takes: no agent."""
 
 from __future__ import annotations
 
-from agentor.engine.events import PendingCall
+from agentor.engine import clock
+from agentor.engine.calling import digest_of
+from agentor.engine.events import Event, PendingCall
+from agentor.engine.lease import Keeper
+from agentor.engine.recorder import Recorder
 from agentor.engine.replay import RunState
-from agentor.errors import ConfigError
+from agentor.engine.store.protocol import Store, check_run_id
+from agentor.errors import NotWaitingError
+from agentor.recorded import recorded
+
+
+async def decide_call(store: Store, run_id: str, call_id: str, decision: Event) -> PendingCall:
+    """Record what a person decided about a call that waits; the call as it was decided upon.
+
+    `decision` is an `approval` event with a status. `NotWaitingError` (a `ConfigError`) if the call does not wait,
+    `LeaseHeldError` while somebody works on the run.
+    """
+    await recorded(store, check_run_id(run_id))
+    keeper = Keeper(store, run_id)
+    await keeper.acquire()
+    try:
+        state, _ = await recorded(store, run_id)
+        call = find_pending(state, run_id, call_id)
+        event = decision.with_(
+            call_id=call_id,
+            name=call.name,
+            args_digest=digest_of(call.args),
+            started_at=clock.now(),
+            seq=state.seq + 1,
+        )
+        await Recorder(store, run_id, "strict", lambda: keeper.lease).save([event])
+        return call
+    finally:
+        await keeper.release()
 
 
 def pending_of(state: RunState) -> list[PendingCall]:
@@ -19,12 +50,12 @@ def pending_of(state: RunState) -> list[PendingCall]:
 
 
 def find_pending(state: RunState, run_id: str, call_id: str) -> PendingCall:
-    """The call, if it waits; else a `ConfigError` that says what is known of it."""
+    """The call, if it waits; else a `NotWaitingError` that says what is known of it."""
     pending = {call.call_id: call for call in pending_of(state)}
     if call_id in pending:
         return pending[call_id]
     others = f"calls that wait: {', '.join(pending)}" if pending else "none of its calls waits"
-    raise ConfigError(
+    raise NotWaitingError(
         f"call {call_id!r} of run {run_id!r} {_what_is_known(state, call_id)}; {others}"
     )
 

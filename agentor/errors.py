@@ -12,6 +12,7 @@
     ├─ ModelError                       the provider failed, or its reply cannot be used
     │  └─ OutputMismatchError (ValueError)
     └─ ConfigError (ValueError)         a bad run id, two tools of one name, resume without a store
+       └─ NotWaitingError               a decision for a call that was decided already: nothing to do
 
 Messages name the run, the seq and what to do next. Exceptions that are not ours (a model's, the openai
 package's) reach the caller with their own type; `agentor` adds a note that names the run.
@@ -135,3 +136,7 @@ class OutputMismatchError(ModelError, ValueError):
 
 class ConfigError(AgentorError, ValueError):
     """The program asked for something that cannot be: fix the call, not the run."""
+
+
+class NotWaitingError(ConfigError):
+    """A person's decision about a call that does not, or no longer, wait for one. Nothing was written."""

@@ -11,35 +11,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from agentor.consent import find_pending, pending_of
+from agentor.consent import pending_of
 from agentor.definition import changes, definition_in
 from agentor.driving import drive
 from agentor.engine import clock
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
-from agentor.engine.calling import digest_of
 from agentor.engine.decide import resumption, snap
 from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
 from agentor.engine.recorder import Recorder, off_loop
-from agentor.engine.replay import Batch, RunState, evolve, with_messages
+from agentor.engine.replay import Batch, RunState, evolve
 from agentor.engine.runner import AgentSpec, Runner
 from agentor.engine.store import fork_run
-from agentor.engine.store.protocol import Signals, Store, check_run_id, new_run_id
+from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import (
     ConfigError,
     LeaseHeldError,
-    LogCorruptError,
     OutputMismatchError,
     RunExistsError,
-    RunNotFoundError,
     SequenceConflictError,
     StoreError,
 )
 from agentor.output import OutputType
 from agentor.plan import Plan, plan_of
-from agentor.stopping import CANCEL, Stop, Stopper, answered, tell
+from agentor.recorded import recorded, stored
+from agentor.stopping import Stop, Stopper, cancel_run, end_run
 from agentor.tracing import Traced
 
 logger = logging.getLogger("agentor")
@@ -125,25 +123,6 @@ class Launch:
             error.add_note(f"The fork is run {copy!r}: resume it, or fork again.")
             raise
 
-    async def decide_call(self, run_id: str, call_id: str, decision: Event) -> None:
-        """Record what a person decided about a call that waits. `ConfigError` if it does not, or no longer, wait."""
-        await self._load(check_run_id(run_id))
-        keeper = Keeper(self.store, run_id)
-        await keeper.acquire()
-        try:
-            state, _ = await self._load(run_id)
-            call = find_pending(state, run_id, call_id)
-            recorded = decision.with_(
-                call_id=call_id,
-                name=call.name,
-                args_digest=digest_of(call.args),
-                started_at=clock.now(),
-                seq=state.seq + 1,
-            )
-            await Recorder(self.store, run_id, "strict", lambda: keeper.lease).save([recorded])
-        finally:
-            await keeper.release()
-
     async def read(self, run_id: str) -> RunResult:
         """The run as its log has it. Writes nothing."""
         state, events = await self._load(check_run_id(run_id))
@@ -160,49 +139,21 @@ class Launch:
 
     async def cancel(self, run_id: str, by: str | None) -> bool:
         """End a run wherever it is worked on. False if it had ended already."""
-        state, _ = await self._load(check_run_id(run_id))
-        if state.status not in (None, "failed", "paused", "max_turns"):
-            return False
-        stop = Stop("cancelled", "Cancelled.", by)
-        if tell(self.store, run_id, stop):
-            return True
-        keeper = Keeper(self.store, run_id)
-        try:
-            await keeper.acquire()
-        except LeaseHeldError:
-            store: object = self.store
-            if not isinstance(store, Signals):
-                raise
-            await off_loop(store, store.ask, run_id, CANCEL, by)
-            return True
-        await self._end(keeper, stop)
-        return True
+        return await cancel_run(stored(self.store), run_id, by) != "over"
 
     async def park(self, run_id: str, reason: str) -> None:
         """End a run that is given up, with the reason. It can still be resumed by hand."""
-        keeper = Keeper(self.store, run_id)
-        await keeper.acquire()
-        await self._end(keeper, Stop("parked", reason))
-
-    async def _end(self, keeper: Keeper, stop: Stop) -> None:
-        try:
-            state, events = await self._load(keeper.run_id)
-            runner = self._runner(keeper, _reopened(state), events)
-            await runner.stop(stop.status, stop.error, stop.by)
-            await answered(self.store, keeper.run_id)
-        finally:
-            await keeper.release()
+        await end_run(stored(self.store), run_id, Stop("parked", reason))
 
     async def enqueue(self, messages: Sequence[Message], run_id: str | None) -> str:
         """Write a run that a worker is to take; its id."""
-        if self.store is None:
-            raise ConfigError("this agent has no store: give it one, Agentor(store='runs.db')")
+        store = stored(self.store)
         if run_id is not None:
             await self._check_free(check_run_id(run_id))
         chosen = run_id or new_run_id()
         start = self._run_start(self._with_instructions(messages)).with_(seq=1, queued=True)
         try:
-            await Recorder(self.store, chosen, "strict").save([start])
+            await Recorder(store, chosen, "strict").save([start])
         except SequenceConflictError as error:
             raise RunExistsError(chosen) from error
         return chosen
@@ -303,15 +254,7 @@ class Launch:
                 raise
 
     async def _load(self, run_id: str) -> tuple[RunState, list[Event]]:
-        if self.store is None:
-            raise ConfigError("this agent has no store: give it one, Agentor(store='runs.db')")
-        events = await off_loop(self.store, self.store.load, run_id)
-        if not events:
-            raise RunNotFoundError(run_id)
-        state, filled = with_messages(_without_repeats(events), run_id)
-        if not len(state.transcript):
-            raise LogCorruptError(run_id, 1, "no event says what the conversation is")
-        return state, filled
+        return await recorded(stored(self.store), run_id)
 
     def _copy(self, run_id: str, fork_id: str | None, at: int | None) -> str:
         assert self.store is not None
@@ -389,11 +332,6 @@ class Launch:
             ) from None
 
 
-def _reopened(state: RunState) -> RunState:
-    """The state as it would be while somebody works on the run, so that its end can be written (again)."""
-    return replace(state, status=None)
-
-
 def _snapped(run_id: str, events: Sequence[Event], at: int) -> int:
     """The last seq <= at where a branch may begin. `ConfigError` if there is none."""
     if isinstance(at, bool) or not isinstance(at, int) or not 1 <= at <= len(events):
@@ -402,16 +340,6 @@ def _snapped(run_id: str, events: Sequence[Event], at: int) -> int:
     for event in events[:at]:
         states.append(evolve(states[-1], event))
     return snap(states, at)
-
-
-def _without_repeats(events: Sequence[Event]) -> list[Event]:
-    """The events without exact repeats, which a store that fails after it has written makes a worker leave."""
-    unique: list[Event] = []
-    for event in events:
-        is_repeat = unique and event.seq is not None and event.seq == unique[-1].seq
-        if not (is_repeat and event == unique[-1]):
-            unique.append(event)
-    return unique
 
 
 def _is_system(message: Message) -> bool:

@@ -9,17 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
 
 from agentor.engine import clock
-from agentor.engine.recorder import off_loop
-from agentor.engine.store.protocol import Signals
+from agentor.engine import events as ev
+from agentor.engine.events import Event
+from agentor.engine.lease import Keeper
+from agentor.engine.recorder import Recorder, off_loop
+from agentor.engine.replay import RunState
+from agentor.engine.staged import Staged
+from agentor.engine.store.protocol import Signals, Store, check_run_id
+from agentor.errors import LeaseHeldError
+from agentor.recorded import recorded
 
 logger = logging.getLogger("agentor")
 
 CANCEL: Final = "cancel"
 LOOK_S: Final = 0.5  # between two looks at the signals of a run
+ENDABLE: Final = (None, "failed", "paused", "max_turns")  # statuses that somebody may still change
+
+Cancelled: TypeAlias = Literal["cancelled", "asked", "over"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +124,54 @@ async def answered(store: object, run_id: str) -> None:
         await off_loop(store, store.answered, run_id, CANCEL)
     except Exception as error:
         logger.warning("run %s: its signal was not taken away (%s)", run_id, error)
+
+
+async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
+    """End a run wherever it is worked on.
+
+    "cancelled": its end is recorded, or its worker in this process was told. "asked": a worker elsewhere has it and
+    will notice. "over": it had ended already. `LeaseHeldError` if it is worked on and the store cannot pass the word.
+    """
+    state, _ = await recorded(store, check_run_id(run_id))
+    if state.status not in ENDABLE:
+        return "over"
+    stop = Stop("cancelled", "Cancelled.", by)
+    if tell(store, run_id, stop):
+        return "cancelled"
+    try:
+        return "cancelled" if await end_run(store, run_id, stop) else "over"
+    except LeaseHeldError:
+        if not isinstance(store, Signals):
+            raise
+    await off_loop(store, store.ask, run_id, CANCEL, by)
+    return "asked"
+
+
+async def end_run(store: Store, run_id: str, stop: Stop) -> bool:
+    """Write the end of a run that nobody works on; False if it has ended meanwhile. `LeaseHeldError`: somebody does."""
+    keeper = Keeper(store, run_id)
+    await keeper.acquire()
+    try:
+        state, _ = await recorded(store, run_id)
+        if state.status not in ENDABLE:
+            return False
+        events = _closing(state, stop)
+        await Recorder(store, run_id, "strict", lambda: keeper.lease).save(events)
+        await answered(store, run_id)
+        return True
+    finally:
+        await keeper.release()
+
+
+def _closing(state: RunState, stop: Stop) -> list[Event]:
+    now = clock.now()
+    end = Event(
+        ev.RUN_END,
+        status=stop.status,
+        error=stop.error,
+        usage=state.usage,
+        started_at=now,
+        ended_at=now,
+    )
+    cancel = [Event(ev.CANCEL, by=stop.by, started_at=now)] if stop.status == "cancelled" else []
+    return Staged(replace(state, status=None), [*cancel, end]).events

@@ -57,6 +57,7 @@ FLOORS = {
             "agentor.plan",
             "agentor.driving",
             "agentor.stopping",
+            "agentor.recorded",
             "agentor.worker",
             "agentor.inputs",
         ),

@@ -1,0 +1,42 @@
+"""A run as its log has it: what everybody starts from who only has a store and an id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agentor.engine.events import Event
+from agentor.engine.recorder import off_loop
+from agentor.engine.replay import RunState, with_messages
+from agentor.engine.store.protocol import Store
+from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
+
+
+def stored(store: Store | None) -> Store:
+    """The store of an agent, or a `ConfigError` if it has none."""
+    if store is None:
+        raise ConfigError("this agent has no store: give it one, Agentor(store='runs.db')")
+    return store
+
+
+async def recorded(store: Store, run_id: str) -> tuple[RunState, list[Event]]:
+    """The state that the log leads to, and its events, each generation with the messages it was sent.
+
+    `RunNotFoundError` if there are none, `LogCorruptError` if they cannot be folded.
+    """
+    events = await off_loop(store, store.load, run_id)
+    if not events:
+        raise RunNotFoundError(run_id)
+    state, filled = with_messages(_without_repeats(events), run_id)
+    if not len(state.transcript):
+        raise LogCorruptError(run_id, 1, "no event says what the conversation is")
+    return state, filled
+
+
+def _without_repeats(events: Sequence[Event]) -> list[Event]:
+    """The events without exact repeats, which a store that fails after it has written makes a worker leave."""
+    unique: list[Event] = []
+    for event in events:
+        is_repeat = unique and event.seq is not None and event.seq == unique[-1].seq
+        if not (is_repeat and event == unique[-1]):
+            unique.append(event)
+    return unique

@@ -21,8 +21,8 @@ from agentor.testing.answers import turn_of
 if TYPE_CHECKING:
     from fuzz.worker import Worker
 
-HANG_S: Final = 100.0  # more than three leases
-TOOL_TIMEOUT_S: Final = 60.0
+HANG_S: Final = 40.0  # longer than a lease
+TOOL_TIMEOUT_S: Final = 45.0
 
 
 class SeededModel:
@@ -151,7 +151,7 @@ async def _work(ctx: RunContext, mean_s: float, hangs: float = 0.0, fails: float
         if worker.world.calm:
             return
         if rng.random() < hangs:
-            await asyncio.sleep(10 * HANG_S)
+            await asyncio.sleep(2 * HANG_S)
         await asyncio.sleep(rng.expovariate(1 / mean_s))
         if rng.random() < fails:
             raise RuntimeError("database unavailable")

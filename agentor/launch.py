@@ -46,6 +46,7 @@ OnChange: TypeAlias = Literal["warn", "refuse", "adopt"]
 
 SHORTEST_WAIT_S: Final = 0.05  # between two looks at a run that somebody else has
 LONGEST_WAIT_S: Final = 1.0
+REFUSED: Final = "the agent has changed, and is built with on_change='refuse'"
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,9 @@ class Launch:
         state, events = await self._load(check_run_id(run_id))
         settles = self._settles(state.batch)
         reopen = resumption(state, self.spec.max_turns, settles)
-        return plan_of(
-            run_id, state, reopen, settles, self.spec.tools, self._changes(state, events)
-        )
+        changed = [] if state.is_complete else self._changes(state, events)
+        refused = [REFUSED] if changed and self.on_change == "refuse" else []
+        return plan_of(run_id, state, reopen, settles, self.spec.tools, changed, refused)
 
     async def cancel(self, run_id: str, by: str | None) -> bool:
         """End a run wherever it is worked on. False if it had ended already."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final, TypeAlias
 
-from agentor.engine.decide import AskModel, Finish, Reopen, decide
+from agentor.engine import events as ev
+from agentor.engine.decide import AskModel, Finish, Reopen, decide, resumption
+from agentor.engine.events import Event
 from agentor.engine.replay import Batch, RunState
 from agentor.engine.request import Call
 from agentor.engine.run_context import RunContext
@@ -68,11 +70,61 @@ def plan_of(
     settles: bool,
     tools: Mapping[str, Tool],
     changes: Sequence[str],
+    refused: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a resume that would open a segment as `reopen` says."""
-    plan = Plan(run_id, state.status, changes=tuple(changes))
+    """The plan of a resume that would open a segment as `reopen` says. `refused`: problems that are known already."""
+    plan = Plan(run_id, state.status, changes=tuple(changes), problems=tuple(refused))
+    return _planned(plan, state, reopen, settles, _declared_by(tools))
+
+
+def plan_from_log(run_id: str, state: RunState, events: Sequence[Event]) -> Plan:
+    """The plan as far as the log alone can tell, for those who have no agent: a tool is what its calls say of it."""
+    settles = state.batch is not None and state.batch.settles({})
+    reopen = resumption(state, NO_LIMIT, settles)
+    return _planned(Plan(run_id, state.status), state, reopen, settles, _recorded_in(events))
+
+
+NO_LIMIT: Final = 2**31  # a resume starts a fresh turn budget, so no limit stands in its way
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of the tool of one call."""
+
+    effect: str | None
+    asks: Callable[[], bool]  # a person, before it starts
+    parks: bool = False  # the run, when it is in doubt
+
+
+_Look: TypeAlias = Callable[[Batch, Call], _Known | None]  # None: there is no such tool
+
+
+def _declared_by(tools: Mapping[str, Tool]) -> _Look:
+    def look(batch: Batch, call: Call) -> _Known | None:
+        tool, args = tools.get(call.name), dict(call.args)
+        if tool is None:
+            return None
+        return _Known(
+            tool.effect,
+            lambda: tool.asks_approval(RunContext(call_id=call.call_id, args=args), args),
+            parks=tool.on_doubt == "park" and tool.reconcile is None,
+        )
+
+    return look
+
+
+def _recorded_in(events: Sequence[Event]) -> _Look:
+    asked = {event.call_id for event in events if event.type == ev.APPROVAL}
+    return lambda batch, call: _Known(
+        batch.effects.get(call.position), lambda: call.call_id in asked
+    )
+
+
+def _planned(
+    plan: Plan, state: RunState, reopen: Reopen | None, settles: bool, look: _Look
+) -> Plan:
     if state.batch is not None and settles:
-        return _settling(plan, state.batch, tools)
+        return _settling(plan, state.batch, look)
     if reopen is None:
         pending = isinstance(decide(state, 1), Finish) and state.status is None
         return _with(plan, writes_end=pending)
@@ -83,13 +135,19 @@ def _asks(state: RunState) -> bool:
     return state.transcript.last_answer is None or isinstance(decide(state, 1), AskModel)
 
 
-def _settling(plan: Plan, batch: Batch, tools: Mapping[str, Tool]) -> Plan:
-    fate = {call.call_id: _fate(batch, call, tools) for call in batch.missing}
+def _settling(plan: Plan, batch: Batch, look: _Look) -> Plan:
+    known = {call.call_id: look(batch, call) for call in batch.missing}
+    fate = {call.call_id: _fate(batch, call, known[call.call_id]) for call in batch.missing}
 
     def calls(what: str) -> tuple[str, ...]:
         return tuple(call_id for call_id, becomes in fate.items() if becomes == what)
 
-    parks = any(_parks(tools.get(c.name)) for c in batch.missing if fate[c.call_id] == "in doubt")
+    parks = any(tool.parks for call_id in calls("in doubt") if (tool := known[call_id]))
+    gone = tuple(
+        f"call {c.call_id} needs the tool {c.name!r}, which this agent does not have"
+        for c in batch.missing
+        if fate[c.call_id] == "gone"
+    )
     return _with(
         plan,
         settled=tuple(c.call_id for c in batch.calls if c.position in batch.answers),
@@ -97,17 +155,13 @@ def _settling(plan: Plan, batch: Batch, tools: Mapping[str, Tool]) -> Plan:
         to_run=calls("run"),
         waiting=calls("wait"),
         ask_model=not (calls("wait") or parks),
-        problems=tuple(
-            f"call {c.call_id} needs the tool {c.name!r}, which this agent does not have"
-            for c in batch.missing
-            if fate[c.call_id] == "gone"
-        ),
+        problems=(*plan.problems, *gone),
     )
 
 
-def _fate(batch: Batch, call: Call, tools: Mapping[str, Tool]) -> str:
+def _fate(batch: Batch, call: Call, tool: _Known | None) -> str:
     """What becomes of a call without a result when its batch is settled."""
-    tool, approval = tools.get(call.name), batch.approval_of(call)
+    approval = batch.approval_of(call)
     if tool is None:
         return "refused" if approval == "rejected" else "gone"
     if approval is not None:
@@ -115,15 +169,8 @@ def _fate(batch: Batch, call: Call, tools: Mapping[str, Tool]) -> str:
     started = call in batch.in_doubt
     if started and tool.effect == "once":
         return "in doubt"
-    asks = tool.asks_approval(
-        RunContext(call_id=call.call_id, args=dict(call.args)), dict(call.args)
-    )
     safe = started and tool.effect not in (None, "read")
-    return "wait" if asks and not safe else "run"
-
-
-def _parks(tool: Tool | None) -> bool:
-    return tool is not None and tool.on_doubt == "park" and tool.reconcile is None
+    return "run" if safe or not tool.asks() else "wait"
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:

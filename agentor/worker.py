@@ -18,12 +18,13 @@ from agentor.engine.events import Event, RunResult
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, replay
 from agentor.engine.store.protocol import Store
-from agentor.errors import AgentorError, LeaseError, LogCorruptError
+from agentor.errors import AgentorError, ConfigError, LeaseError, LogCorruptError
 
 logger = logging.getLogger("agentor")
 
 LONGEST_BACKOFF_S: Final = 300.0
 TAKES: Final = (None, "failed", "paused")  # statuses of runs that a worker may go on with
+NEVER: Final = float("inf")  # when a run is looked at again that this process can do nothing with
 
 
 @dataclass
@@ -48,6 +49,33 @@ class WorkPlan:
     backoff_s: float = 1.0  # before the second attempt; doubled each time
     poll_s: float = 1.0  # between two looks for work
     until_idle: bool = False  # end when nothing is left to do, instead of waiting for more
+    grace_s: float = 0.0  # once it is stopped, how long what runs may go on before it is broken off
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "max_attempts"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is at least 1, not {getattr(self, name)!r}")
+        for name in ("backoff_s", "poll_s", "grace_s"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(
+                    f"{name} is a number of seconds from 0 on, not {getattr(self, name)!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How one attempt at a run ended. A run that somebody else has is not an attempt."""
+
+    run_id: str
+    attempt: int  # by everybody, counted from the log; 0 of a log that cannot be read
+    outcome: str  # the run's status; "interrupted": by a stop; "refused": this process can do nothing with it
+    error: str | None = None
+
+
+def _unheard(step: Step) -> None:
+    if step.outcome in ("failed", "refused"):
+        told = (step.run_id, step.attempt, step.outcome, step.error)
+        logger.warning("run %s: attempt %d %s: %s", *told)
 
 
 class Worker:
@@ -70,9 +98,10 @@ class Worker:
         self._not_before: dict[str, float] = {}  # on the monotonic clock
         self._stopped = asyncio.Event()
         self.report = WorkReport()
+        self.watch: Callable[[Step], None] = _unheard  # told of every step, on the worker's loop
 
     def stop(self) -> None:
-        """Take nothing more, and end what is running where it is recorded. Call it on the worker's loop."""
+        """Take nothing more; what still runs after `grace_s` ends where it is recorded. Call it on the worker's loop."""
         self._stopped.set()
 
     async def work(self) -> WorkReport:
@@ -94,16 +123,26 @@ class Worker:
         return self.report
 
     async def _end(self) -> None:
+        if self._running and self._plan.grace_s and self._stopped.is_set():
+            grace = asyncio.create_task(self._all_ended())
+            pause = asyncio.create_task(clock.sleep(self._plan.grace_s))
+            await asyncio.wait({pause, grace}, return_when=asyncio.FIRST_COMPLETED)
+            pause.cancel()
+            grace.cancel()
         for task in self._running.values():
             task.cancel()
         if self._running:
+            await asyncio.wait(self._running.values())
+
+    async def _all_ended(self) -> None:
+        while self._running:
             await asyncio.wait(self._running.values())
 
     async def _take(self) -> bool:
         """Start as many runs as there is room for; whether some wait for their time."""
         waits = False
         for run_id in await self._candidates():
-            if run_id in self._running:
+            if run_id in self._running or self._not_before.get(run_id) == NEVER:
                 continue
             if self._not_before.get(run_id, 0.0) > clock.monotonic():
                 waits = True
@@ -144,8 +183,8 @@ class Worker:
             events: list[Event] = await off_loop(self._store, self._store.load, run_id)
             return replay(events, run_id)
         except LogCorruptError as error:
-            logger.error("%s", error)
-            self._not_before[run_id] = float("inf")
+            self._not_before[run_id] = NEVER
+            self._refuse(Step(run_id, 0, "refused", str(error)))
             return None
 
     def _may_go_on(self, state: RunState) -> bool:
@@ -164,21 +203,39 @@ class Worker:
         return max(0.0, state.ended_at + backoff_s - clock.now())
 
     async def _go_on(self, run_id: str, state: RunState) -> None:
+        attempt = state.attempts + 1
         try:
             if state.attempts >= self._plan.max_attempts:
-                last = f"; the last error: {state.error}" if state.error else ""
-                reason = f"Gave up after {state.attempts} attempts{last}"
-                await self._park(run_id, reason)
-                self.report.parked[run_id] = reason
+                await self._give_up(run_id, state)
                 return
             result = await self._resume(run_id)
-            self.report.finished[run_id] = result.status
         except LeaseError:
             self._not_before[run_id] = clock.monotonic() + self._plan.poll_s  # somebody has it
+        except asyncio.CancelledError:
+            self.watch(Step(run_id, attempt, "interrupted"))
+            raise
+        except ConfigError as error:  # nothing was begun, and this process cannot change that
+            self._not_before[run_id] = NEVER
+            self._refuse(Step(run_id, attempt, "refused", str(error)))
         except Exception as error:
-            logger.warning("run %s: attempt %d failed: %s", run_id, state.attempts + 1, error)
-            self.report.failed[run_id] = f"{type(error).__name__}: {error}"
+            told = f"{type(error).__name__}: {error}"
+            self.report.failed[run_id] = told
             if isinstance(error, AgentorError):
                 self._not_before[run_id] = clock.monotonic() + self._plan.poll_s
+            self.watch(Step(run_id, attempt, "failed", told))
         else:
+            self.report.finished[run_id] = result.status
             self.report.failed.pop(run_id, None)
+            self.watch(Step(run_id, attempt, result.status, result.error))
+
+    def _refuse(self, step: Step) -> None:
+        self.report.failed[step.run_id] = step.error or step.outcome
+        self.watch(step)
+
+    async def _give_up(self, run_id: str, state: RunState) -> None:
+        last = f"; the last error: {state.error}" if state.error else ""
+        reason = f"Gave up after {state.attempts} attempts{last}"
+        await self._park(run_id, reason)
+        self.report.parked[run_id] = reason
+        self.report.failed.pop(run_id, None)
+        self.watch(Step(run_id, state.attempts, "parked", reason))

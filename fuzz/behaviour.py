@@ -74,7 +74,7 @@ class SeededModel:
 
 
 def _latency_s(rng: random.Random) -> float:
-    return HANG_S if rng.random() < 0.03 else rng.expovariate(1.0)
+    return HANG_S if rng.random() < 0.02 else rng.expovariate(1.0)
 
 
 def _turns_wanted(messages: list[dict[str, Any]]) -> int:
@@ -92,7 +92,7 @@ async def look(ctx: RunContext, number: int) -> str:
 @function_tool
 async def wander(ctx: RunContext, number: int) -> str:
     """Takes its time, sometimes more than a lease, sometimes for ever."""
-    await _work(ctx, mean_s=20.0, hangs=0.1)
+    await _work(ctx, mean_s=8.0, hangs=0.05)
     return f"walked {number}"
 
 

@@ -22,6 +22,7 @@ from unittest import mock
 
 import apsw
 
+from agentor import stopping
 from agentor.engine import clock
 from agentor.engine import lease as lease_module
 from agentor.engine.events import RunResult
@@ -41,6 +42,9 @@ from fuzz.virtual_clock import VirtualClock
 from fuzz.worker import SKEW_MAX_S, Worker
 
 LEASE_S: Final = 30.0
+LOOK_S: Final = (
+    5.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
+)
 WAKES_WITHIN_S: Final = (
     0.003  # of the take-over that wakes it, on average: while the other still reads
 )
@@ -398,6 +402,7 @@ def living(
             mock.patch.object(lease_module, "owner_id", world.owner_id),
             mock.patch.object(sqlite_leases, "is_gone", world.is_gone),
             mock.patch.object(threading, "Thread", SteppedThread),
+            mock.patch.object(stopping, "LOOK_S", LOOK_S),
             mock.patch.object(logger, "disabled", True),
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
         ):

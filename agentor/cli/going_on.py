@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import click
-from click.core import ParameterSource
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
-from agentor.agent import Agentor
 from agentor.cli import console
-from agentor.cli.loading import load_agent
-from agentor.cli.options import Interrupted, Verb, debug_option, json_option, store_option, told
+from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
+from agentor.cli.options import Interrupted, Verb, debug_option, json_option, told
 from agentor.cli.plain import one_line, plain
-from agentor.cli.stores import DEFAULT_STORE, existing_store
 from agentor.cli.timeline import tokens
 from agentor.engine.events import RunResult
 from agentor.errors import AgentorError
+from agentor.plan import Plan
 
-_agent_argument = click.argument("target", metavar="APP")
-_store_option = store_option(
-    "Where the runs are: a SQLite file, or a directory of JSONL files.  "
-    "[default: the agent's own store; runs.db if it has none]"
-)
 _max_turns_option = click.option(
     "--max-turns",
     type=click.IntRange(min=1),
@@ -38,22 +31,34 @@ _max_turns_option = click.option(
 @click.command(
     cls=Verb,
     short_help="Go on with a run from what was saved.",
-    epilog="agentor resume app.py:agent RUN\nagentor resume shop.agents:support RUN --store runs/",
+    epilog="agentor resume app.py:agent RUN\nagentor resume app.py:agent RUN --plan\nagentor resume shop.agents:support RUN --store runs/",
 )
-@_agent_argument
+@agent_argument
 @click.argument("run_id", metavar="RUN")
+@click.option(
+    "--plan", "only_plan", is_flag=True, help="Only say what it would do, and what has changed."
+)
 @_max_turns_option
-@_store_option
+@agent_store_option
 @json_option
 @debug_option
 def resume(
-    target: str, run_id: str, max_turns: int | None, store_path: str | None, as_json: bool
+    target: str,
+    run_id: str,
+    only_plan: bool,
+    max_turns: int | None,
+    store_path: str | None,
+    as_json: bool,
 ) -> None:
     """Go on with a run from what was saved, and print its answer.
 
     APP is app.py:agent or package.module:agent. A finished run is printed again: no model is called, no tool runs.
+    With --plan nothing is called and nothing is written; exit code 1 if the resume would be refused.
     """
-    with _agent_with_store(target, store_path) as agent:
+    with agent_with_store(target, store_path) as agent:
+        if only_plan:
+            _tell_plan(agent.plan(run_id), as_json)
+            return
         result = _watched(
             f"resuming {run_id}", lambda: agent.resume(run_id, max_turns=max_turns), run_id
         )
@@ -65,13 +70,13 @@ def resume(
     short_help="Branch a new run off an old one.",
     epilog='agentor fork app.py:agent RUN "Make it shorter"\nagentor fork app.py:agent RUN --at 5 --id second-try',
 )
-@_agent_argument
+@agent_argument
 @click.argument("run_id", metavar="RUN")
 @click.argument("text", metavar="[INPUT]", required=False)
 @click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Branch off after this seq.")
 @click.option("--id", "fork_id", metavar="ID", help="The new run's id, instead of a made one.")
 @_max_turns_option
-@_store_option
+@agent_store_option
 @json_option
 @debug_option
 def fork(
@@ -88,25 +93,13 @@ def fork(
 
     With INPUT the new run goes on with it. Without, an unfinished run is finished on the fork, and a finished one is copied.
     """
-    with _agent_with_store(target, store_path) as agent:
+    with agent_with_store(target, store_path) as agent:
         result = _watched(
             f"forking {run_id}",
             lambda: agent.fork(run_id, text, fork_id=fork_id, at=at, max_turns=max_turns),
             run_id,
         )
     _tell(result, as_json)
-
-
-@contextlib.contextmanager
-def _agent_with_store(target: str, store_path: str | None) -> Iterator[Agentor]:
-    agent = load_agent(target)
-    asked_for = click.get_current_context().get_parameter_source("store_path")
-    if agent.store is not None and asked_for is not ParameterSource.COMMANDLINE:
-        yield agent
-        return
-    with existing_store(store_path or DEFAULT_STORE) as store:
-        agent.store = store
-        yield agent
 
 
 def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult:
@@ -123,6 +116,15 @@ def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult
         raise told(interrupt, Interrupted) from interrupt
     except Exception as error:
         raise told(error) from error
+
+
+def _tell_plan(plan: Plan, as_json: bool) -> None:
+    if as_json:
+        console.print_json(plan.to_dict())
+    else:
+        click.echo(plain(str(plan)))
+    if plan.problems:
+        click.get_current_context().exit(1)
 
 
 def _tell(result: RunResult, as_json: bool) -> None:

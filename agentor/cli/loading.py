@@ -6,19 +6,48 @@ neighbours, and what stands under `if __name__ == "__main__":` does not run.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import click
+from click.core import ParameterSource
+
 from agentor.agent import Agentor
+from agentor.cli.options import store_option
+from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
 from agentor.errors import AgentorError, ConfigError
+
+agent_argument = click.argument("target", metavar="APP")
+agent_store_option = store_option(
+    "Where the runs are: a SQLite file, or a directory of JSONL files.  "
+    "[default: the agent's own store; runs.db if it has none]"
+)
 
 
 class AppFailedError(AgentorError):
     """The user's own module raised while it was imported; the cause is chained."""
+
+
+@contextlib.contextmanager
+def agent_with_store(
+    target: str, store_path: str | None, make_store: bool = False
+) -> Iterator[Agentor]:
+    """The agent, with its own store unless the command names one or it has none. A store is made only if asked for."""
+    agent = load_agent(target)
+    asked_for = click.get_current_context().get_parameter_source("store_path")
+    if agent.store is not None and asked_for is not ParameterSource.COMMANDLINE:
+        yield agent
+        return
+    opened = made_store if make_store else existing_store
+    with opened(store_path or DEFAULT_STORE) as store:
+        agent.store = store
+        yield agent
 
 
 def load_agent(target: str) -> Agentor:

@@ -54,7 +54,9 @@ class Verb(click.Command):
                     formatter.write(f"  {line.strip()}\n")
 
 
-def told(error: BaseException, failure: type[Failure] = Failure) -> BaseException:
+def told(
+    error: BaseException, failure: Callable[[BaseException], Failure] = Failure
+) -> BaseException:
     """What to raise for an error that is not ours: one line, or the error itself if tracebacks were asked for."""
     debug = click.get_current_context().meta.get(_DEBUG)
     return error if debug else failure(error)

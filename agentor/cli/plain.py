@@ -41,3 +41,20 @@ def one_line(text: str, width: int) -> str:
     """`text` made plain, in one line of at most `width` characters, with "…" where something was cut."""
     line = " ".join(plain(text[: 20 * width]).split())
     return line if len(line) <= width and len(text) <= 20 * width else line[: width - 1] + "…"
+
+
+def exact(text: str) -> str:
+    """`text` in one line, with everything that cannot be seen written out: for those who must know what is there.
+
+    >>> exact("pay\\x1b[2K \\u202e40")
+    'pay\\\\u001b[2K \\\\u202e40'
+    """
+    text = strict_json.clean_text(text)
+    return text if text.isprintable() else "".join(map(_written_out, text))
+
+
+def _written_out(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -24,6 +24,13 @@ def existing_store(path: str | None) -> Iterator[Store]:
         )
     if Path(path).is_file() and not _holds_runs(path):
         raise ConfigError(f"{path!r} holds no runs; name another store with --store PATH")
+    with made_store(path) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def made_store(path: str) -> Iterator[Store]:
+    """The store at `path`, made if it is not there, closed afterwards."""
     store = open_store(path)
     assert store is not None
     try:

@@ -1,0 +1,262 @@
+"""What people do to runs: `pending`, `approve`, `reject` and `cancel`. A store is all they need, not the agent."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from rich.text import Text
+
+from agentor import blocking, inputs
+from agentor.cli import console
+from agentor.cli.choosing import runs_of
+from agentor.cli.options import Failure, Verb, debug_option, json_option, store_option, told
+from agentor.cli.overview import DAMAGED, Overview
+from agentor.cli.plain import exact, one_line
+from agentor.cli.stores import existing_store
+from agentor.cli.timeline import call_text, duration
+from agentor.consent import decide_call, pending_of
+from agentor.engine import clock, strict_json
+from agentor.engine.events import APPROVAL, Event, PendingCall
+from agentor.engine.replay import replay
+from agentor.engine.store.protocol import Store, check_run_id
+from agentor.errors import AgentorError, LeaseHeldError, LogCorruptError, NotWaitingError
+from agentor.stopping import cancel_run
+
+_by_option = click.option(
+    "--by", metavar="NAME", help="Who decides, for the log.  [default: your login name]"
+)
+
+
+class _Arguments(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in newer clicks only
+    """A JSON object."""
+
+    name = "json"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, Any]:
+        try:
+            args = strict_json.loads(value)
+        except ValueError as error:
+            self.fail(f"it is no JSON: {error}", param, ctx)
+        if not isinstance(args, dict):
+            self.fail('arguments are a JSON object, such as {"amount": 40}', param, ctx)
+        return inputs.read_arguments(args)
+
+
+@click.command(
+    cls=Verb,
+    short_help="List the calls that wait for a person.",
+    epilog="agentor pending\nagentor pending --store runs.db --json",
+)
+@store_option()
+@json_option
+@debug_option
+def pending(store_path: str | None, as_json: bool) -> None:
+    """List the calls of paused runs that wait for a person to decide, with all of their arguments."""
+    damaged: list[str] = []
+    with existing_store(store_path) as store:
+        waiting = list(_waiting(store, damaged))
+    if as_json:
+        console.print_json([_as_dict(row, call, since) for row, call, since in waiting])
+    else:
+        _print_waiting(waiting)
+    for problem in damaged:
+        click.echo(one_line(problem, 500), err=True)
+    if damaged:
+        click.get_current_context().exit(1)
+
+
+_Waiting = tuple[Overview, PendingCall, float | None]
+
+
+def _waiting(store: Store, damaged: list[str]) -> Iterator[_Waiting]:
+    for row in runs_of(store, ["paused"]):
+        if row.status == DAMAGED:
+            damaged.append(row.error or row.run_id)
+            continue
+        try:
+            log = store.load(row.run_id)
+            calls = pending_of(replay(log, row.run_id))
+        except LogCorruptError as error:
+            damaged.append(str(error))
+            continue
+        asked = {event.call_id: event.started_at for event in log if event.type == APPROVAL}
+        yield from ((row, call, asked.get(call.call_id)) for call in calls)
+
+
+def _as_dict(row: Overview, call: PendingCall, since: float | None) -> dict[str, Any]:
+    return {
+        "run_id": row.run_id,
+        "agent": row.agent,
+        "call_id": call.call_id,
+        "name": call.name,
+        "args": call.args,
+        "reason": call.reason,
+        "since": since,
+    }
+
+
+def _print_waiting(waiting: list[_Waiting]) -> None:
+    """Nothing is cut and nothing is hidden: somebody is going to consent to what stands here."""
+    if not waiting:
+        click.echo("No call waits for a decision.")
+        return
+    out, run_id = console.console(), None
+    for row, call, since in waiting:
+        if row.run_id != run_id:
+            run_id = row.run_id
+            head = Text(f"run {run_id}", style="bold")
+            head.append(f"  {one_line(row.agent or '', 80)}", style="not bold")
+            out.print(head, soft_wrap=True)
+        line = Text(f"  {exact(call.call_id)}  ").append(_written(call), style="yellow")
+        out.print(line.append(f"  {_since(since)}", style="dim"), soft_wrap=True)
+        if call.reason:
+            out.print(Text(f"    {exact(call.reason)}", style="dim"), soft_wrap=True)
+    click.echo(
+        "Decide: agentor approve RUN CALL, or agentor reject RUN CALL --reason TEXT", err=True
+    )
+
+
+def _written(call: PendingCall) -> str:
+    return exact(call_text(call.name, call.args))
+
+
+def _since(since: float | None) -> str:
+    if since is None:
+        return ""
+    return f"since {console.moment(since)} ({duration(clock.now() - since)})"
+
+
+@click.command(
+    cls=Verb,
+    short_help="Consent to a call that waits.",
+    epilog="agentor approve RUN CALL\nagentor approve RUN CALL --args '{\"amount\": 20}' --by ada@example.com",
+)
+@click.argument("run_id", metavar="RUN")
+@click.argument("call_id", metavar="CALL")
+@click.option(
+    "--args",
+    "args",
+    type=_Arguments(),
+    metavar="JSON",
+    help="Consent with these arguments instead.",
+)
+@_by_option
+@store_option()
+@json_option
+@debug_option
+def approve(
+    run_id: str,
+    call_id: str,
+    args: dict[str, Any] | None,
+    by: str | None,
+    store_path: str | None,
+    as_json: bool,
+) -> None:
+    """Consent to a call that waits, as it is or with other arguments. A resume, or a worker, then starts it.
+
+    RUN and CALL are those that `agentor pending` shows. Exit code 1 if the call does not wait or was decided already.
+    """
+    decision = Event(APPROVAL, status="approved", by=_name(by), args=args)
+    _decide(store_path, run_id, call_id, decision, as_json)
+
+
+@click.command(
+    cls=Verb,
+    short_help="Refuse a call that waits.",
+    epilog='agentor reject RUN CALL --reason "The customer has withdrawn"',
+)
+@click.argument("run_id", metavar="RUN")
+@click.argument("call_id", metavar="CALL")
+@click.option("--reason", metavar="TEXT", required=True, help="What the model is told.")
+@_by_option
+@store_option()
+@json_option
+@debug_option
+def reject(
+    run_id: str, call_id: str, reason: str, by: str | None, store_path: str | None, as_json: bool
+) -> None:
+    """Refuse a call that waits. When the run goes on, the model is told who refused, and why.
+
+    RUN and CALL are those that `agentor pending` shows. Exit code 1 if the call does not wait or was decided already.
+    """
+    decision = Event(
+        APPROVAL, status="rejected", by=_name(by), reason=strict_json.clean_text(reason)
+    )
+    _decide(store_path, run_id, call_id, decision, as_json)
+
+
+def _decide(
+    store_path: str | None, run_id: str, call_id: str, decision: Event, as_json: bool
+) -> None:
+    check_run_id(run_id)
+    with existing_store(store_path) as store, _refusals(run_id):
+        call = blocking.wait_for(lambda: decide_call(store, run_id, call_id, decision))
+    args = call.args if decision.args is None else decision.args
+    if as_json:
+        shown = {"run_id": run_id, "call_id": call_id, "name": call.name, "args": args}
+        console.print_json({**shown, "status": decision.status, "by": decision.by})
+        return
+    written = exact(call_text(call.name, args))
+    click.echo(f"{decision.status} by {one_line(decision.by or '', 80)}: {written}")
+    click.echo(f"A worker goes on with it, or: agentor resume APP {run_id}", err=True)
+
+
+@click.command(
+    cls=Verb,
+    short_help="End a run, wherever it is worked on.",
+    epilog="agentor cancel RUN\nagentor cancel RUN --by ada@example.com",
+)
+@click.argument("run_id", metavar="RUN")
+@_by_option
+@store_option()
+@json_option
+@debug_option
+def cancel(run_id: str, by: str | None, store_path: str | None, as_json: bool) -> None:
+    """End a run, wherever it is worked on. What is recorded stays, and `agentor resume` can go on with it.
+
+    A run that a worker has is ended by that worker, within a second. Exit code 1 if the run had ended already.
+    """
+    check_run_id(run_id)
+    with existing_store(store_path) as store, _refusals(run_id):
+        outcome = blocking.wait_for(lambda: cancel_run(store, run_id, _name(by)))
+    if as_json:
+        console.print_json({"run_id": run_id, "outcome": outcome})
+    else:
+        click.echo(_OUTCOMES[outcome].format(run_id), err=outcome == "over")
+    if outcome == "over":
+        click.get_current_context().exit(1)
+
+
+_OUTCOMES = {
+    "cancelled": "Run {} is cancelled.",
+    "asked": "Run {} is being worked on; its worker was asked to end it.",
+    "over": "Run {} had ended already.",
+}
+
+
+@contextlib.contextmanager
+def _refusals(run_id: str) -> Iterator[None]:
+    """What the store says no to is no wrong usage: somebody was quicker, or is busy."""
+    try:
+        yield
+    except NotWaitingError as error:
+        raise told(error) from error
+    except LeaseHeldError as error:
+        busy = AgentorError(f"a worker is busy with run {run_id!r}: try again when it pauses")
+        raise told(error, lambda _: Failure(busy)) from error
+
+
+def _name(by: str | None) -> str:
+    if by:
+        return strict_json.clean_text(by)
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        return f"uid {os.getuid()}"

@@ -1,0 +1,74 @@
+"""Stopping a worker by SIGTERM or Ctrl-C: politely at first, and in any case soon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from agentor import blocking
+from agentor.worker import Worker, WorkReport
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+LAST_S: Final = 2.0  # after the grace, until the process ends whatever holds it up
+
+
+class Stops:
+    """Runs a worker until a signal stops it. A second signal ends the process as if nobody had caught it."""
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.asked: int | None = None  # the signal that came
+
+    @property
+    def interrupted(self) -> bool:
+        return self.asked == signal.SIGINT
+
+    def run(self, worker: Worker) -> WorkReport:
+        """The worker's own report. Signals that come before it has begun stop it as well."""
+        self._worker = worker
+        with self._caught():
+            return blocking.wait_for(self._work)
+
+    async def _work(self) -> WorkReport:
+        assert self._worker is not None
+        self._loop = asyncio.get_running_loop()
+        if self.asked is not None:
+            self._worker.stop()
+        return await self._worker.work()
+
+    @contextmanager
+    def _caught(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._stop) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            if self.asked is None:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    def _stop(self, number: int, _: FrameType | None) -> None:
+        """On the main thread, which only waits: the loop has a thread of its own and may be stuck."""
+        self.asked = number
+        for caught in _SIGNALS:
+            signal.signal(caught, signal.SIG_DFL)
+        last = threading.Timer(self._grace_s + LAST_S, _end_now)
+        last.daemon = True
+        last.start()
+        if self._loop is not None and self._worker is not None:
+            self._loop.call_soon_threadsafe(self._worker.stop)
+
+
+def _end_now() -> None:
+    """A thread or a loop is stuck in somebody's code. What is recorded is on disk, and a dead worker's runs are free."""
+    told = b"Something did not stop in time; the worker ends without it. Its runs can be resumed.\n"
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, told)
+    os._exit(1)

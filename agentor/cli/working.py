@@ -1,0 +1,221 @@
+"""The verbs for workers and deploys: `enqueue`, `worker` and `rehearse`. They load the user's own agent."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from rich.text import Text
+
+from agentor.agent import Agentor
+from agentor.cli import console
+from agentor.cli.choosing import runs_of
+from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
+from agentor.cli.options import Verb, debug_option, json_option
+from agentor.cli.overview import DAMAGED
+from agentor.cli.plain import one_line, plain
+from agentor.cli.signals import Stops
+from agentor.engine import clock
+from agentor.errors import LogCorruptError
+from agentor.plan import Plan
+from agentor.worker import Step, WorkReport
+
+_INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
+
+
+@click.command(
+    cls=Verb,
+    short_help="Write a run into the store for a worker.",
+    epilog='agentor enqueue app.py:agent "How is the weather in London?"\nagentor enqueue app.py:agent "And in Paris?" --id paris',
+)
+@agent_argument
+@click.argument("text", metavar="INPUT")
+@click.option("--id", "run_id", metavar="ID", help="The run's id, instead of a made one.")
+@agent_store_option
+@json_option
+@debug_option
+def enqueue(
+    target: str, text: str, run_id: str | None, store_path: str | None, as_json: bool
+) -> None:
+    """Write a run into the store for a worker to take, and print its id. No model is called.
+
+    A store that is not there is made.
+    """
+    with agent_with_store(target, store_path, make_store=True) as agent:
+        chosen = agent.enqueue(text, run_id)
+    if as_json:
+        console.print_json({"run_id": chosen, "agent": agent.name})
+    else:
+        click.echo(chosen)
+
+
+@click.command(
+    cls=Verb,
+    short_help="Work off the unfinished runs of a store.",
+    epilog="agentor worker app.py:agent\nagentor worker app.py:agent --store runs.db --concurrency 8\n"
+    "agentor worker app.py:agent --until-idle --json",
+)
+@agent_argument
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=4,
+    show_default=True,
+    help="Runs at the same time.",
+)
+@click.option("--newest-first", is_flag=True, help="Take the newest runs first, not the oldest.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=5,
+    show_default=True,
+    help="Attempts at one run, by all workers, before it is parked.",
+)
+@click.option(
+    "--backoff",
+    "backoff_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=1.0,
+    show_default=True,
+    help="Pause before the second attempt; doubled each time, up to 5 minutes.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=2.0,
+    show_default=True,
+    help="After SIGTERM or Ctrl-C, what runs may go on for so long.",
+)
+@click.option("--until-idle", is_flag=True, help="End when nothing is left to do.")
+@agent_store_option
+@json_option
+@debug_option
+def worker(
+    target: str, store_path: str | None, as_json: bool, until_idle: bool, **how: Any
+) -> None:
+    """Take the unfinished runs of this agent whose worker has died, and those that were enqueued, and finish them.
+
+    Any number of workers may share a store. Prints a line for each attempt (with --json, a JSON object). SIGTERM and
+    Ctrl-C stop it: it takes nothing more, breaks off what still runs after --grace, and leaves that for others.
+    Exit codes: 0 stopped by SIGTERM, or idle; 1 idle, and a run was parked or refused; 130 stopped by Ctrl-C.
+    """
+    stops = Stops(how["grace_s"])
+    with agent_with_store(target, store_path) as agent:
+        work = agent.worker(until_idle=until_idle, **how)
+        work.watch = _print_step_as_json if as_json else _print_step
+        if not as_json:
+            click.echo(f"Working for {one_line(agent.name, 80)!r}. Ctrl-C stops.", err=True)
+        report = stops.run(work)
+    if not as_json:
+        click.echo(_summary(report), err=True)
+    if stops.interrupted:
+        click.get_current_context().exit(_INTERRUPTED)
+    if until_idle and not stops.asked and (report.parked or report.failed):
+        click.get_current_context().exit(1)
+
+
+def _print_step(step: Step) -> None:
+    line = Text(f"{console.moment(clock.now())}  ", style="dim")
+    line.append(f"{one_line(step.run_id, 128)}  attempt {step.attempt}  ", style="not dim")
+    line.append_text(console.status_text(step.outcome))
+    if step.error:
+        line.append(f"  {one_line(step.error, 500)}", style="not dim")
+    out = console.console()
+    out.print(line, soft_wrap=True)
+    out.file.flush()
+
+
+def _print_step_as_json(step: Step) -> None:
+    click.echo(json.dumps({**dataclasses.asdict(step), "at": clock.now()}))
+
+
+def _summary(report: WorkReport) -> str:
+    counts = Counter(report.finished.values()) + Counter(
+        {"parked": len(report.parked), "failed or refused": len(report.failed)}
+    )
+    return ", ".join(f"{count} {what}" for what, count in counts.items()) or "Nothing was finished."
+
+
+@click.command(
+    cls=Verb,
+    short_help="Check unfinished runs against today's code.",
+    epilog="agentor rehearse app.py:agent\nagentor rehearse app.py:agent --store runs.db --json",
+)
+@agent_argument
+@agent_store_option
+@json_option
+@debug_option
+def rehearse(target: str, store_path: str | None, as_json: bool) -> None:
+    """Tell of each unfinished, failed or paused run of this agent what a resume with today's code would do.
+
+    Nothing is called and nothing is written. Exit code 1 if the resume of any run would be refused, since a tool that
+    it needs is gone or the agent is built with on_change="refuse" and has changed: a gate before a deploy.
+    """
+    with agent_with_store(target, store_path) as agent:
+        plans = list(_plans(agent))
+    refused = [plan for plan in plans if plan.problems]
+    if as_json:
+        runs = [{**plan.to_dict(), "refused": bool(plan.problems)} for plan in plans]
+        console.print_json({"ok": not refused, "agent": agent.name, "runs": runs})
+    else:
+        _print_plans(plans, refused)
+    if refused:
+        click.get_current_context().exit(1)
+
+
+def _plans(agent: Agentor) -> Iterator[Plan]:
+    assert agent.store is not None
+    for row in runs_of(agent.store, ["unfinished", "failed", "paused"], agent.name):
+        if row.status == DAMAGED:
+            told = f"{row.error or row.run_id} Whose run it is cannot be told, so it is left out."
+            click.echo(one_line(told, 500), err=True)
+            continue
+        try:
+            yield agent.plan(row.run_id)
+        except LogCorruptError as error:
+            yield Plan(row.run_id, row.status, problems=(str(error),))
+
+
+def _print_plans(plans: list[Plan], refused: list[Plan]) -> None:
+    if plans:
+        rows: list[list[str | Text]] = [
+            [one_line(p.run_id, 128), console.status_text(p.status or "unfinished"), _short(p)]
+            for p in plans
+        ]
+        console.print_table(("run", "status", "a resume would"), rows)
+    for plan in refused:
+        for problem in plan.problems:
+            click.echo(one_line(f"run {plan.run_id}: {problem}", 1000))
+    for changes, count in Counter(plan.changes for plan in plans if plan.changes).items():
+        click.echo(f"\nThe agent has changed since {_runs(count)} began:")
+        click.echo(plain("\n".join(f"  {line}" for line in changes)))
+    verdict = f"{_runs(len(refused))} would be refused" if refused else "none would be refused"
+    click.echo(f"{_runs(len(plans))} rehearsed: {verdict}.")
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'' if count == 1 else 's'}"
+
+
+def _short(plan: Plan) -> str:
+    if plan.problems:
+        return "be refused"
+    calls = (
+        (plan.rewound, "give up {} calls"),
+        (plan.settled, "keep {} results"),
+        (plan.in_doubt, "find out about {} calls"),
+        (plan.to_run, "run {} calls"),
+        (plan.waiting, "wait for {} decisions"),
+    )
+    parts = [text.format(len(names)) for names, text in calls if names]
+    parts += ["ask the model"] * plan.ask_model + ["write the end"] * plan.writes_end
+    return ", ".join(parts) or "do nothing"

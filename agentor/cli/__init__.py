@@ -18,12 +18,20 @@ _VERBS: Final = {
     "show": "agentor.cli.reading",
     "resume": "agentor.cli.going_on",
     "fork": "agentor.cli.going_on",
+    "pending": "agentor.cli.deciding",
+    "approve": "agentor.cli.deciding",
+    "reject": "agentor.cli.deciding",
+    "cancel": "agentor.cli.deciding",
+    "enqueue": "agentor.cli.working",
+    "worker": "agentor.cli.working",
+    "rehearse": "agentor.cli.working",
     "verify": "agentor.cli.verifying",
     "export": "agentor.cli.moving",
     "import": "agentor.cli.moving",
     "backup": "agentor.cli.moving",
     "delete": "agentor.cli.keeping",
     "prune": "agentor.cli.keeping",
+    "tail": "agentor.cli.following",
 }
 
 

@@ -157,3 +157,60 @@ def test_a_store_that_only_reads_starts_no_thread(tmp_path: Path) -> None:
         store.list_runs()
         store.load("run")
         assert threading.active_count() == before
+
+
+def test_the_wal_stays_bounded_and_is_gone_after_close(tmp_path: Path) -> None:
+    wal = tmp_path / "runs.db-wal"
+    largest = 0
+    with SQLiteStore(tmp_path / "runs.db", synchronous="OFF") as store:
+        for number in range(1500):
+            store.append(f"run{number % 7}", said("x" * 20_000))
+            largest = max(largest, wal.stat().st_size)
+            if number % 100 == 0:
+                store.load(f"run{number % 7}")
+    assert (tmp_path / "runs.db").stat().st_size > 30_000_000
+    assert largest < 9_000_000
+    assert not wal.exists()
+
+
+def test_an_idle_writer_folds_the_wal_into_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_writer, "IDLE_S", 0.01)
+    wal = tmp_path / "runs.db-wal"
+    folded = threading.Event()
+    fold = sqlite_writer.Writer._fold_wal
+
+    def watched(writer: sqlite_writer.Writer) -> None:
+        fold(writer)
+        folded.set()
+
+    monkeypatch.setattr(sqlite_writer.Writer, "_fold_wal", watched)
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        for text in ("1", "2"):
+            folded.clear()
+            store.append("run", said(text))
+            assert folded.wait(timeout=30)
+            assert wal.stat().st_size == 0
+        assert [event.text for event in store.load("run")] == ["1", "2"]
+
+
+def test_a_reader_in_the_way_of_folding_is_waited_for_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal = tmp_path / "runs.db-wal"
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        store.append("run", said("1"))
+        with store._readers.connection() as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM agentor_events").fetchall()
+            store.append("run", said("2"))
+            with store._writer._committing:
+                store._writer._fold_wal()
+            store.append("run", said("3"))
+            assert wal.stat().st_size > 0
+            connection.execute("COMMIT")
+        with store._writer._committing:
+            store._writer._fold_wal()
+        assert wal.stat().st_size == 0
+        assert [event.text for event in store.load("run")] == ["1", "2", "3"]

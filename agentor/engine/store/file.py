@@ -19,11 +19,13 @@ from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.file_lock import FileLocks, is_at
 from agentor.engine.store.file_signals import FileSignals
+from agentor.engine.store.file_tail import Follower
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
 from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
+from agentor.engine.store.tailing import Bell, News, Tailing
 from agentor.errors import (
     ConfigError,
     LeaseHeldError,
@@ -45,7 +47,7 @@ class _End:
     needs_newline: bool = False
 
 
-class FileStore:
+class FileStore(Tailing):
     """Runs as `<directory>/<run_id>.jsonl`, one event a line. The directory is made when it is missing."""
 
     def __init__(self, directory: str | os.PathLike[str] = "runs") -> None:
@@ -59,6 +61,7 @@ class FileStore:
             os.scandir(self.directory).close()  # unreadable: better told now than at the first load
         self._locks = FileLocks(self.directory / ".locks")
         self._signals = FileSignals(self.directory / ".locks")
+        self._bell = Bell()
 
     def path(self, run_id: str) -> Path:
         """The file of a run, whether it is there or not."""
@@ -73,6 +76,7 @@ class FileStore:
             self._locks.check(run_id, lease)
             if events:
                 self._append(run_id, path, events)
+        self._bell.ring(run_id)
 
     def load(self, run_id: str) -> list[Event]:
         return self._read(run_id).events
@@ -102,6 +106,7 @@ class FileStore:
         content = _lines(bodies_after(dst_run_id, 0, copied))
         with _store_errors(target):
             self._create_whole(dst_run_id, target, content)
+        self._bell.ring(dst_run_id)
 
     def delete(self, run_id: str) -> Removed:
         """Take a run away; forks are copies and keep all they have. `RunNotFoundError`, `LeaseHeldError`."""
@@ -163,6 +168,7 @@ class FileStore:
 
     def close(self) -> None:
         """Give back every lease. The files need no closing: none stays open between two appends."""
+        self._bell.close()
         self._locks.close()
 
     def __enter__(self) -> Self:
@@ -170,6 +176,15 @@ class FileStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def last_position(self) -> int:
+        """`ConfigError`: files have no order among each other."""
+        raise _no_order()
+
+    def _news(self, run_id: str | None, after: int) -> News:
+        if run_id is None:
+            raise _no_order()
+        return Follower(run_id, self.path(run_id), after).news
 
     def _remove(self, run_id: str) -> list[str]:
         """Take a run away that nobody holds; its lines."""
@@ -269,6 +284,12 @@ def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
         with contextlib.suppress(ConfigError, FileNotFoundError):
             if name != entry.name:
                 yield check_run_id(name), entry.stat()
+
+
+def _no_order() -> ConfigError:
+    return ConfigError(
+        "files have no order among each other: tail one run, or keep your runs in a SQLiteStore"
+    )
 
 
 def _lines_of(path: Path) -> list[str]:

@@ -26,9 +26,12 @@ class JsonlLog:
     problems: list[str] = field(default_factory=list)  # lines of a 0.1 log that were skipped
 
 
-def read_jsonl(run_id: str, content: bytes) -> JsonlLog:
-    """Every event of the file. `LogCorruptError` names the seq of a hole or of damage in our part of it."""
-    reader = _Reader(run_id)
+def read_jsonl(run_id: str, content: bytes, after: int = 0) -> JsonlLog:
+    """Every event of the file. `LogCorruptError` names the seq of a hole or of damage in our part of it.
+
+    With `after`, the content is the rest of a file behind its event of that seq.
+    """
+    reader = _Reader(run_id, after)
     *lines, tail = content.split(b"\n")
     for number, line in enumerate(lines, 1):
         reader.take(number, line)
@@ -40,8 +43,9 @@ def read_jsonl(run_id: str, content: bytes) -> JsonlLog:
 
 
 class _Reader:
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, after: int) -> None:
         self.run_id = run_id
+        self.after = after
         self.log = JsonlLog()
         self.numbered = False  # an event with a seq was seen: from here on it is our part
 
@@ -72,7 +76,7 @@ class _Reader:
             _log.warning("run %r: %s; it is skipped", self.run_id, problem)
 
     def _add(self, event: Event) -> None:
-        expected = len(self.log.events) + 1
+        expected = self.after + len(self.log.events) + 1
         if event.seq is None:
             event = event.with_(seq=expected)
         else:
@@ -85,5 +89,5 @@ class _Reader:
 
     def _skip(self, number: int, reason: str) -> None:
         if self.numbered:
-            raise LogCorruptError(self.run_id, len(self.log.events) + 1, reason)
+            raise LogCorruptError(self.run_id, self.after + len(self.log.events) + 1, reason)
         self.log.problems.append(f"line {number} cannot be read ({reason})")

@@ -6,8 +6,11 @@ caller changes later, and nothing that JSON cannot say.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Self
 
 from agentor.engine import clock
@@ -16,6 +19,7 @@ from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_
 from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
+from agentor.engine.store.tailing import Bell, Found, News, Tailing
 from agentor.errors import (
     LeaseHeldError,
     LeaseLostError,
@@ -24,7 +28,7 @@ from agentor.errors import (
 )
 
 
-class MemoryStore:
+class MemoryStore(Tailing):
     """Runs in this process's memory; safe to use from several threads, gone with the process."""
 
     blocking = False  # no call waits for a disk, so none needs a thread
@@ -35,7 +39,10 @@ class MemoryStore:
         self._terms: dict[str, int] = {}  # the last term given for a run; outlives the lease
         self._signals: dict[str, set[str]] = {}  # run id -> kinds asked and not answered
         self._changed_at: dict[str, float] = {}
+        self._saved: list[tuple[int, str, int]] = []  # position, run id, seq
+        self._positions = itertools.count(1)
         self._lock = threading.Lock()
+        self._bell = Bell()
 
     def append(self, run_id: str, event: Event) -> None:
         self.append_many(run_id, [event])
@@ -46,8 +53,8 @@ class MemoryStore:
             self._check_lease(run_id, lease)
             bodies = bodies_after(run_id, len(self._runs.get(run_id, ())), events)
             if bodies:
-                self._runs.setdefault(run_id, []).extend(bodies)
-                self._changed_at[run_id] = clock.now()
+                self._add(run_id, bodies)
+        self._bell.ring(run_id)
 
     def load(self, run_id: str) -> list[Event]:
         check_run_id(run_id)
@@ -71,10 +78,11 @@ class MemoryStore:
             if dst_run_id in self._runs:
                 raise RunExistsError(dst_run_id)
             source = self._runs[src_run_id]
-            bodies = source[: check_fork_point(src_run_id, len(source), at)]
-            bodies += bodies_after(dst_run_id, len(bodies), fork_tail(event, len(bodies)))
-            self._runs[dst_run_id] = bodies
-            self._changed_at[dst_run_id] = clock.now()
+            copied = source[: check_fork_point(src_run_id, len(source), at)]
+            own = bodies_after(dst_run_id, len(copied), fork_tail(event, len(copied)))
+            self._runs[dst_run_id] = copied
+            self._add(dst_run_id, own)
+        self._bell.ring(dst_run_id)
 
     def delete(self, run_id: str) -> Removed:
         """Take a run away; forks are copies and keep all they have."""
@@ -147,13 +155,43 @@ class MemoryStore:
             self._signals.get(run_id, set()).discard(check_signal(kind))
 
     def close(self) -> None:
-        """Nothing to close; the runs stay readable as long as the object lives."""
+        """End what follows it; the runs stay readable as long as the object lives."""
+        self._bell.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _add(self, run_id: str, bodies: list[str]) -> None:
+        log = self._runs.setdefault(run_id, [])
+        for body in bodies:
+            log.append(body)
+            self._saved.append((next(self._positions), run_id, len(log)))
+        self._changed_at[run_id] = clock.now()
+
+    def last_position(self) -> int:
+        with self._lock:
+            return self._saved[-1][0] if self._saved else 0
+
+    def _news(self, run_id: str | None, after: int) -> News:
+        def of_one(run_id: str) -> list[Event]:
+            nonlocal after
+            with self._lock:
+                bodies = self._runs.get(run_id, [])[after:]
+            after += len(bodies)
+            return [Event.from_json(body) for body in bodies]
+
+        def of_all() -> list[Found]:
+            nonlocal after
+            with self._lock:
+                first = bisect.bisect_right(self._saved, after, key=lambda saved: saved[0])
+                saved = [(each, self._runs[each[1]][each[2] - 1]) for each in self._saved[first:]]
+            after = saved[-1][0][0] if saved else after
+            return [(position, run, Event.from_json(body)) for (position, run, _), body in saved]
+
+        return of_all if run_id is None else partial(of_one, run_id)
 
     def _check_lease(self, run_id: str, lease: Lease | None) -> None:
         if lease is not None:
@@ -178,6 +216,7 @@ class MemoryStore:
     def _forget(self, run_id: str) -> list[str]:
         for kept in (self._changed_at, self._leases, self._terms, self._signals):
             kept.pop(run_id, None)
+        self._saved = [saved for saved in self._saved if saved[1] != run_id]
         return self._runs.pop(run_id)
 
     def _check_still_held(self, lease: Lease) -> None:

@@ -7,11 +7,12 @@ events at once, keep workers apart, or fork without copying says so by having th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from agentor.engine import clock
 from agentor.engine.events import Event
@@ -122,6 +123,30 @@ class Deletes(Protocol):
         every run that has ended, which spares those that are unfinished or paused. `keep`: not the newest so many
         of that status. `ConfigError` if nothing is given.
         """
+
+
+@runtime_checkable
+class Tails(Protocol):
+    """Follows logs while others write to them: see `agentor.engine.store.tailing.Tailing`.
+
+    With a run id, its events with a seq above `after`; without one, `(position, run_id, event)` of all runs. Ends after
+    `timeout` seconds without news.
+    """
+
+    def last_position(self) -> int: ...
+
+    def tail(
+        self,
+        run_id: str | None = None,
+        *,
+        after: int = 0,
+        stop: threading.Event | None = None,
+        timeout: float | None = None,
+    ) -> Iterator[Any]: ...
+
+    def atail(
+        self, run_id: str | None = None, *, after: int = 0, timeout: float | None = None
+    ) -> AsyncIterator[Any]: ...
 
 
 @runtime_checkable

@@ -38,6 +38,7 @@ from agentor.engine.store.sqlite_file import (
 from agentor.engine.store.sqlite_readers import Readers
 from agentor.engine.store.sqlite_runs import RunRow
 from agentor.engine.store.sqlite_writer import Writer
+from agentor.engine.store.tailing import Bell, Found, News, Tailing
 from agentor.errors import ConfigError, StoreError
 
 __all__ = ["RunRow", "SQLiteStore"]
@@ -45,9 +46,10 @@ __all__ = ["RunRow", "SQLiteStore"]
 T = TypeVar("T")
 
 _RUNS_PER_STEP = 100
+_EVENTS_PER_LOOK = 500
 
 
-class SQLiteStore:
+class SQLiteStore(Tailing):
     """Runs in one SQLite file, created when it is missing, readable and writable by its owner only.
 
     `lease_ttl_s`: seconds after which a holder that does not renew may be replaced. `busy_timeout_s`: how long a
@@ -88,6 +90,7 @@ class SQLiteStore:
                 raise
         self._writer = Writer(connection, self.path, partial(check_file, self.path, self._identity))
         self._readers = Readers(self.path, partial(open_connection, self._settings, read_only=True))
+        self._bell = Bell()
         self._finalizer = weakref.finalize(
             self, _close, self._writer, self._readers, self._identity, self._pid
         )
@@ -113,7 +116,9 @@ class SQLiteStore:
             leases.check(connection, run_id, lease)
             log.append(connection, run_id, events)
 
-        return self._submit(operation)
+        future, bell = self._submit(operation), self._bell
+        future.add_done_callback(lambda _: bell.ring(run_id))  # not self: it may be dropped by then
+        return future
 
     def load(self, run_id: str) -> list[Event]:
         """Every event of a run in order, those it shares with the runs it was forked from first; [] if unknown."""
@@ -134,6 +139,7 @@ class SQLiteStore:
         self._write(
             lambda connection: log.fork(connection, src_run_id, dst_run_id, at, event, there)
         )
+        self._bell.ring(dst_run_id)
 
     def list_runs(
         self,
@@ -268,6 +274,7 @@ class SQLiteStore:
 
     def close(self) -> None:
         """Commit what is waiting and close the file; every later call is a `StoreError`. Closing twice is fine."""
+        self._bell.close()
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -301,6 +308,25 @@ class SQLiteStore:
         while self._write(deleting.vacuum_step):
             pass
         return sweep
+
+    def last_position(self) -> int:
+        return self._read(log.last_position)
+
+    def _news(self, run_id: str | None, after: int) -> News:
+        def of_one(run_id: str) -> list[Event]:
+            nonlocal after
+            found = self._read(lambda connection: log.load_after(connection, run_id, after))
+            after = found[-1].seq or after if found else after
+            return found
+
+        def of_all() -> list[Found]:
+            nonlocal after
+            after, found = self._read(
+                lambda connection: log.all_after(connection, after, _EVENTS_PER_LOOK)
+            )
+            return found
+
+        return of_all if run_id is None else partial(of_one, run_id)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

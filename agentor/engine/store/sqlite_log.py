@@ -5,6 +5,7 @@ Functions here take a connection that is inside the writer's transaction, or one
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_
 from agentor.engine.store.sqlite_deleting import free_id
 from agentor.engine.store.summary import COUNT_MAX, COUNTS, UNFINISHED, summary
 from agentor.errors import LogCorruptError, RunExistsError, RunNotFoundError
+
+_logger = logging.getLogger("agentor.store")
 
 SUMMARY = (
     *("status", "error", "agent", "model", "forked_from", "forked_at", "started_at", "ended_at"),
@@ -102,6 +105,24 @@ ORDER BY e.seq
 )
 
 
+_LOAD_AFTER = (
+    _LINEAGE
+    + """
+SELECT e.seq, e.body
+FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq BETWEEN :after + 1 AND l.upto
+ORDER BY e.seq
+"""
+)
+
+# Joined to the runs, since what a deleted run has left to its forks is nobody's news.
+_AFTER = """
+SELECT e.position, e.run_id, e.seq, e.body
+FROM agentor_events AS e CROSS JOIN agentor_runs AS r ON r.run_id = e.run_id
+WHERE e.position > :after AND r.deleted_at IS NULL AND r.run_id NOT LIKE '.%'
+ORDER BY e.position LIMIT :limit
+"""
+
+
 def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) -> None:
     """Add events at the end of a run, which is created by its first."""
     now = clock.now()
@@ -126,6 +147,32 @@ def load(connection: apsw.Connection, run_id: str) -> list[Event]:
     if last_seq is not None and len(events) < last_seq:
         raise LogCorruptError(run_id, len(events) + 1, f"the log should go on to seq {last_seq}")
     return events
+
+
+def load_after(connection: apsw.Connection, run_id: str, after: int) -> list[Event]:
+    """The events of a run with a seq above `after`. Costs little when there are none."""
+    if (last_seq_of(connection, run_id) or 0) <= after:
+        return []
+    rows = connection.execute(_LOAD_AFTER, {"run_id": run_id, "after": after}).fetchall()
+    return [_event(run_id, expected, row) for expected, row in enumerate(rows, after + 1)]
+
+
+def last_position(connection: apsw.Connection) -> int:
+    return int(connection.execute("SELECT coalesce(max(position), 0) FROM agentor_events").get)
+
+
+def all_after(
+    connection: apsw.Connection, position: int, limit: int
+) -> tuple[int, list[tuple[int, str, Event]]]:
+    """Where to go on, and the events of all runs above a position: up to `limit`, without those that are damaged."""
+    rows: list[Any] = connection.execute(_AFTER, {"after": position, "limit": limit}).fetchall()
+    found = []
+    for place, run_id, seq, body in rows:
+        try:
+            found.append((place, run_id, _event_of(run_id, seq, body)))
+        except LogCorruptError as error:  # that run's own trouble
+            _logger.warning("%s", error)
+    return (rows[-1][0] if rows else position), found
 
 
 def fork(

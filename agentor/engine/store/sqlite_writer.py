@@ -26,6 +26,7 @@ T = TypeVar("T")
 # Beyond this many waiting operations `submit` blocks its caller. Far above what runs that wait for their own
 # commits can reach; it stops a program that submits without ever waiting before it fills the memory.
 MAX_WAITING = 10_000
+IDLE_S = 1.0  # without work, after which the WAL is folded into the file
 
 
 @dataclass(slots=True)
@@ -51,6 +52,8 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._committing = threading.Lock()  # held while a transaction is open
+        self._busy_timeout_ms = connection.pragma("busy_timeout")
+        self._commits_in_wal = 0  # since it was folded into the file
         self.commits = 0
         watch_forks(self)
 
@@ -105,7 +108,7 @@ class Writer:
     def _next_batch(self) -> tuple[list[_Submission[Any]], bool]:
         """Everything that waits, as soon as something does; and whether more may come."""
         batch = []
-        submission = self._waiting.get()
+        submission = self._first()
         while submission is not None:
             batch.append(submission)
             try:
@@ -115,6 +118,28 @@ class Writer:
         with self._room:
             self._room.notify_all()
         return batch, submission is not None
+
+    def _first(self) -> _Submission[Any] | None:
+        """What comes next; when nothing has come for a while, the WAL is folded into the file meanwhile."""
+        if self._commits_in_wal:
+            try:
+                return self._waiting.get(timeout=IDLE_S)
+            except queue.Empty:
+                with self._committing:
+                    self._fold_wal()
+        return self._waiting.get()
+
+    def _fold_wal(self) -> None:
+        """Without waiting for anybody: who reads or writes now has its turn, and the next idle moment will do."""
+        self._commits_in_wal = 0
+        self._connection.set_busy_timeout(0)
+        try:
+            with contextlib.suppress(
+                apsw.Error
+            ):  # also a full disk: nothing is lost by not folding
+                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        finally:
+            self._connection.set_busy_timeout(self._busy_timeout_ms)
 
     def _answer(self, batch: list[_Submission[Any]]) -> None:
         try:
@@ -140,6 +165,7 @@ class Writer:
             self._perform(submission)
         self._connection.execute("COMMIT")
         self.commits += 1
+        self._commits_in_wal += 1
         self._check_file()
 
     def _perform(self, submission: _Submission[Any]) -> None:

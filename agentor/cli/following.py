@@ -1,0 +1,99 @@
+"""The verb that follows: `tail`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from agentor.cli import console
+from agentor.cli.options import Verb, debug_option, store_option
+from agentor.cli.stores import existing_store
+from agentor.cli.timeline import timeline
+from agentor.engine.events import RUN_END, Event
+from agentor.engine.store.protocol import Tails, check_run_id
+from agentor.errors import ConfigError, RunNotFoundError
+
+
+@click.command(
+    cls=Verb,
+    short_help="Follow a run, or all runs, while others write.",
+    epilog="agentor tail RUN\nagentor tail --json --store runs.db",
+)
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Leave out what comes first: up to this seq of RUN, or this position of all runs.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="End when nothing has come for so long; 0: what is there already.",
+)
+@store_option()
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON instead of text: one event a line."
+)
+@debug_option
+def tail(
+    run_id: str | None,
+    after: int | None,
+    timeout: float | None,
+    store_path: str | None,
+    as_json: bool,
+) -> None:
+    """Show the events of RUN as they are saved, and end when it has ended.
+
+    Without RUN, those of all runs from now on (--after 0: from the beginning), until Ctrl-C. That takes a SQLite store.
+    """
+    with existing_store(store_path) as store:
+        if not isinstance(store, Tails):
+            raise ConfigError("this store cannot be followed")
+        try:
+            if run_id is None:
+                _all(store, after, timeout, as_json)
+            else:
+                _one(store, run_id, after or 0, timeout, as_json)
+        except KeyboardInterrupt:  # the usual way to end it, so nothing to say
+            click.get_current_context().exit(130)
+
+
+def _one(store: Any, run_id: str, after: int, timeout: float | None, as_json: bool) -> None:
+    if not store.load(check_run_id(run_id)):
+        raise RunNotFoundError(run_id)
+    events = _until_it_has_ended(store, run_id, after, timeout)
+    if as_json:
+        for event in events:
+            click.echo(event.to_json())
+    else:
+        console.print_timeline(timeline(events))
+
+
+def _until_it_has_ended(
+    store: Any, run_id: str, after: int, timeout: float | None
+) -> Iterator[Event]:
+    """Up to a run_end that nothing follows: a run that was resumed has others before it."""
+    there = len(store.load(run_id))
+    for event in store.tail(run_id, after=after, timeout=timeout):
+        yield event
+        if event.type == RUN_END and (event.seq or 0) >= there:
+            return
+
+
+def _all(store: Any, after: int | None, timeout: float | None, as_json: bool) -> None:
+    start = store.last_position() if after is None else after
+    told = None
+    for position, run_id, event in store.tail(after=start, timeout=timeout):
+        if as_json:
+            body = {"position": position, "run_id": run_id, "event": event.to_dict()}
+            click.echo(json.dumps(body))
+            continue
+        if run_id != told:
+            console.print_facts([("run", run_id)])
+            told = run_id
+        console.print_timeline(timeline([event]))

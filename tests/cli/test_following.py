@@ -1,0 +1,72 @@
+"""`agentor tail`: a run, or all of them, as it grows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+from stored_runs import BODIES, Program, write
+
+from agentor.engine.events import Event
+from agentor.inputs import open_store
+
+
+def test_tail_of_a_finished_run_shows_it_and_ends(program: Program, stored: str) -> None:
+    told = program("tail", "finished", "--store", stored)
+    assert told.exit_code == 0
+    assert "completed" in told.stdout.splitlines()[-1]
+    lines = program("tail", "finished", "--json", "--after", "5", "--store", stored).stdout
+    assert [json.loads(line)["seq"] for line in lines.splitlines()] == [6, 7]
+
+
+def test_tail_of_a_run_that_goes_on_ends_with_it(program: Program, stored: str) -> None:
+    store: Any = open_store(stored)
+
+    def go_on() -> None:
+        for body in BODIES[4:]:
+            store.append("killed", Event.from_dict(body).with_(seq=None))
+
+    later = threading.Timer(0.05, go_on)
+    later.start()
+    told = program("tail", "killed", "--json", "--store", stored)
+    later.join()
+    store.close()
+    assert [json.loads(line)["seq"] for line in told.stdout.splitlines()] == list(range(1, 8))
+
+
+def test_tail_does_not_stop_where_a_resumed_run_had_ended_before(
+    program: Program, stored: str
+) -> None:
+    write(stored, "resumed", [*BODIES, *BODIES])
+    told = program("tail", "resumed", "--json", "--store", stored)
+    assert len(told.stdout.splitlines()) == 2 * len(BODIES)
+
+
+def test_tail_gives_up_after_the_timeout(program: Program, stored: str) -> None:
+    told = program("tail", "killed", "--timeout", "0", "--store", stored)
+    assert told.exit_code == 0
+    assert "get_weather gave" in told.stdout
+
+
+def test_tail_of_all_runs_tells_which_run_each_event_is_of(program: Program, stored: str) -> None:
+    told = program("tail", "--after", "0", "--timeout", "0", "--json", "--store", stored)
+    if stored.endswith("/"):
+        assert told.exit_code == 2
+        assert "no order" in told.stderr
+        return
+    events = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [event["position"] for event in events] == list(range(1, 12))
+    assert [event["run_id"] for event in events] == ["finished"] * 7 + ["killed"] * 4
+    text = program("tail", "--after", "0", "--timeout", "0", "--store", stored).stdout
+    assert [line.split() for line in text.splitlines() if line.startswith("run")] == [
+        ["run", "finished"],
+        ["run", "killed"],
+    ]
+    assert program("tail", "--timeout", "0", "--store", stored).stdout == ""
+
+
+def test_tail_of_an_unknown_run_is_an_error(program: Program, stored: str) -> None:
+    told = program("tail", "nobody", "--store", stored)
+    assert told.exit_code == 1
+    assert "no run 'nobody'" in told.stderr

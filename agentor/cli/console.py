@@ -18,6 +18,7 @@ from agentor.cli.timeline import Line
 
 _STYLES = {"plain": "", "quiet": "dim", "good": "green", "bad": "red"}
 STATUS_STYLES = {"completed": "green", "failed": "red", "max_turns": "yellow", "unfinished": "cyan"}
+STATUS_STYLES |= {"paused": "magenta", "parked": "red", "refused": "red", "damaged": "red"}
 NUMBERS = ("turns", "tokens")  # columns that are set to the right
 EXPENDABLE = ("forked from", "started", "tokens", "turns", "agent", "took")  # in this order
 _MANY = 50  # items from which on progress is shown

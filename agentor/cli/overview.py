@@ -28,7 +28,7 @@ class ListsRows(Protocol):
 @dataclass(frozen=True, slots=True)
 class Overview:
     """`turns` counts all model calls of the log, those of rewound turns and of a fork's parent included, as
-    `usage` does. Times are seconds since the epoch."""
+    `usage` does. Times are seconds since the epoch; a fork began when it was branched off."""
 
     run_id: str
     status: str
@@ -47,11 +47,11 @@ class Overview:
         return {**values, "usage": self.usage.to_dict()}
 
     def took(self, now: float) -> str:
-        """How long it took, or has been waiting since it began."""
+        """How long it took; of an unfinished one how long it has taken until now."""
         if self.started_at is None:
             return ""
         if self.ended_at is None:
-            return f"{duration(now - self.started_at)} ago"
+            return f"{duration(now - self.started_at)} so far"
         return duration(self.ended_at - self.started_at)
 
 
@@ -67,7 +67,7 @@ def overview(run_id: str, log: Iterable[Event]) -> Overview:
         model=state.model,
         turns=sum(event.type == ev.GENERATION for event in log),
         usage=state.usage,
-        started_at=state.started_at,
+        started_at=_began(state.started_at, fork.started_at if fork else None),
         ended_at=state.ended_at,
         forked_from=state.forked_from,
         forked_at=fork.forked_at if fork else None,
@@ -85,8 +85,14 @@ def overview_of(store: Store, run_id: str) -> Overview:
 
 def overview_of_row(row: Any) -> Overview:
     """What a store's row says."""
-    same = {name: getattr(row, name) for name in Overview.__slots__ if name != "usage"}
-    return Overview(**same, usage=row.usage)
+    same = {name: getattr(row, name) for name in Overview.__slots__}
+    began = _began(row.started_at, row.created_at if row.forked_from else None)
+    return Overview(**{**same, "started_at": began})
+
+
+def _began(started_at: float | None, forked_at: float | None) -> float | None:
+    """What a fork has inherited began with its parent."""
+    return started_at if forked_at is None else forked_at
 
 
 def as_tree(rows: Sequence[Overview]) -> Iterator[tuple[str, Overview]]:

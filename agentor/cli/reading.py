@@ -101,7 +101,7 @@ def show(run_id: str, raw: bool, store_path: str | None, as_json: bool) -> None:
             click.echo(event.to_json())
         return
     row = overview(run_id, log)
-    resume = what_resume_would_do(replay(log))
+    resume = what_resume_would_do(replay(log, run_id), log)
     if as_json:
         log_as_dicts = [event.to_dict() for event in log]
         console.print_json({**row.to_dict(), "resume": resume, "events": log_as_dicts})
@@ -131,7 +131,15 @@ def _print_run(row: Overview, log: list[Event], resume: str) -> None:
             ("agent", " · ".join(filter(None, [row.agent, row.model]))),
             ("started", console.moment(row.started_at)),
             ("took", row.took(clock.now())),
-            ("cost", " · ".join(filter(None, [f"{row.turns} turns", tokens(row.usage)]))),
+            (
+                "cost",
+                " · ".join(
+                    filter(
+                        None,
+                        [f"{row.turns} turn{'' if row.turns == 1 else 's'}", tokens(row.usage)],
+                    )
+                ),
+            ),
             ("parent", f"{row.forked_from}{at}" if row.forked_from else ""),
             ("lineage", _lineage(row, log)),
         ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agentor.engine import events as ev
 from agentor.engine import strict_json
-from agentor.engine.decide import AskModel, CallTools, decide, resumption
 from agentor.engine.events import Event, Message, Usage
 from agentor.engine.replay import RunState
+from agentor.plan import Plan, plan_from_log
 
-_NO_LIMIT = 2**31  # a resume starts a fresh turn budget, so no limit stands in its way
+_END_TONES = {"completed": "good", "paused": "plain", "cancelled": "plain"}
+_SPENT = {"budget", "deadline"}  # a resume counts them from the beginning of the run
 _USUAL_FINISH = {None, "stop", "tool_calls"}
 
 
@@ -55,24 +56,49 @@ def _lines(event: Event, seq: int, answer: str | None) -> Iterator[Line]:
             told = event.text == answer
             yield Line(seq, "answer", "as above" if told else event.text or "", tone="quiet")
         case ev.RUN_END:
-            tone = "good" if event.status == "completed" else "bad"
+            tone = _END_TONES.get(event.status or "", "bad")
             yield Line(seq, event.status or "ended", event.error or "", tokens(event.usage), tone)
         case ev.FORK:
             yield Line(seq, "forked", f"from {origin(event)}", tone="quiet")
+        case ev.APPROVAL:
+            yield _approval(event, seq)
+        case ev.CANCEL:
+            yield Line(seq, "cancel", f"asked for by {event.by or 'somebody'}", tone="quiet")
         case _:
             yield Line(seq, event.type, "a type this version does not know", tone="quiet")
 
 
 def _start(event: Event, seq: int) -> Iterator[Line]:
     if event.kept:
-        given_up = f", gives up {', '.join(map(str, event.rewound))}" if event.rewound else ""
-        yield Line(seq, "resumed", f"keeps {event.kept} messages{given_up}", tone="quiet")
+        yield Line(seq, "resumed", _resumed(event), tone="quiet")
     else:
-        yield Line(
-            seq, "started", " · ".join(filter(None, [event.agent, event.model])), tone="quiet"
-        )
+        label = "queued" if event.queued else "started"
+        who = " · ".join(filter(None, [event.agent, event.model]))
+        yield Line(seq, label, who, tone="quiet")
     for message in event.messages or []:
         yield Line(None, str(message.get("role", "?")), content_text(message))
+
+
+def _resumed(event: Event) -> str:
+    parts = [f"keeps {event.kept} message{'' if event.kept == 1 else 's'}"]
+    for calls, verb in ((event.rewound, "gives up"), (event.settling, "goes on with")):
+        if calls:
+            parts.append(f"{verb} {', '.join(map(str, calls))}")
+    return ", ".join(parts)
+
+
+def _approval(event: Event, seq: int) -> Line:
+    """Consent asked for, given or refused."""
+    call = f"{event.name} ({event.call_id})"
+    by = f" by {event.by}" if event.by else ""
+    why = f": {event.reason}" if event.reason else ""
+    match event.status:
+        case "approved":
+            changed = f", as {call_text(event.name, event.args)}" if event.args is not None else ""
+            return Line(seq, "approved", f"{call}{by}{changed}", tone="good")
+        case "rejected":
+            return Line(seq, "rejected", f"{call}{by}{why}", tone="bad")
+    return Line(seq, "asks a person", f"to approve {call}{why}")
 
 
 def _generation(event: Event, seq: int) -> Iterator[Line]:
@@ -152,18 +178,39 @@ def where_it_stands(state: RunState) -> str:
     return state.status or "unfinished"
 
 
-def what_resume_would_do(state: RunState) -> str:
-    """What `resume` would do with a run that nobody works on."""
+def what_resume_would_do(state: RunState, events: Sequence[Event] = ()) -> str:
+    """What `resume` would do with a run that nobody works on, as far as its log can tell."""
     if state.is_complete:
         return "nothing: the answer is returned, no model is called"
-    if resumption(state, _NO_LIMIT) is None:
+    plan = plan_from_log("", state, events)
+    if plan.writes_end:
         return "writes the end: the answer is there, no model is called"
+    if plan.rewound:
+        names = ", ".join(call.name for call in state.batch.calls) if state.batch else ""
+        return f"goes back to the request, since not every result is saved ({names}): the model decides again"
+    if state.batch is not None:
+        return _settles(plan)
+    if state.status in _SPENT:
+        return f"ends again at once, unless the agent has another {state.status}"
     if state.status is not None:
         return "goes on from where it stood, with a fresh turn budget"
-    match decide(state, _NO_LIMIT):
-        case CallTools(batch=batch):
-            names = ", ".join(call.name for call in batch.calls)
-            return f"goes back to the request, since not every result is saved ({names}): the model decides again"
-        case AskModel():
-            return "asks the model; no tool runs again"
-    return "asks the model once more"
+    asked_again = state.answer is not None
+    return "asks the model once more" if asked_again else "asks the model; no tool runs again"
+
+
+def _settles(plan: Plan) -> str:
+    """Going on with a half-finished batch."""
+    does = [
+        f"{verb} {', '.join(calls)}"
+        for verb, calls in (
+            ("keeps the result of", plan.settled),
+            ("finds out what became of", plan.in_doubt),
+            ("runs", plan.to_run),
+        )
+        if calls
+    ]
+    if plan.waiting and not (plan.in_doubt or plan.to_run):
+        return f"nothing, until a person decides on {', '.join(plan.waiting)}"
+    if plan.waiting:
+        does.append(f"waits for a person to decide on {', '.join(plan.waiting)}")
+    return ", ".join([*does, *["asks the model"] * plan.ask_model])

@@ -196,26 +196,26 @@ def _print_plans(plans: list[Plan], refused: list[Plan]) -> None:
         for problem in plan.problems:
             click.echo(one_line(f"run {plan.run_id}: {problem}", 1000))
     for changes, count in Counter(plan.changes for plan in plans if plan.changes).items():
-        click.echo(f"\nThe agent has changed since {_runs(count)} began:")
+        click.echo(f"\nThe agent has changed since {_count(count, 'run')} began:")
         click.echo(plain("\n".join(f"  {line}" for line in changes)))
-    verdict = f"{_runs(len(refused))} would be refused" if refused else "none would be refused"
-    click.echo(f"{_runs(len(plans))} rehearsed: {verdict}.")
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} run{'' if count == 1 else 's'}"
+    verdict = f"{len(refused)} would be refused" if refused else "none would be refused"
+    click.echo(f"{_count(len(plans), 'run')} rehearsed: {verdict}.")
 
 
 def _short(plan: Plan) -> str:
     if plan.problems:
         return "be refused"
-    calls = (
-        (plan.rewound, "give up {} calls"),
-        (plan.settled, "keep {} results"),
-        (plan.in_doubt, "find out about {} calls"),
-        (plan.to_run, "run {} calls"),
-        (plan.waiting, "wait for {} decisions"),
+    counts = (
+        (plan.rewound, "give up", "call"),
+        (plan.settled, "keep", "result"),
+        (plan.in_doubt, "find out about", "call"),
+        (plan.to_run, "run", "call"),
+        (plan.waiting, "wait for", "decision"),
     )
-    parts = [text.format(len(names)) for names, text in calls if names]
+    parts = [f"{verb} {_count(len(calls), noun)}" for calls, verb, noun in counts if calls]
     parts += ["ask the model"] * plan.ask_model + ["write the end"] * plan.writes_end
     return ", ".join(parts) or "do nothing"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

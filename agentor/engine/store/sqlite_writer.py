@@ -132,14 +132,12 @@ class Writer:
     def _fold_wal(self) -> None:
         """Without waiting for anybody: who reads or writes now has its turn, and the next idle moment will do."""
         self._commits_in_wal = 0
-        self._connection.set_busy_timeout(0)
-        try:
-            with contextlib.suppress(
-                apsw.Error
-            ):  # also a full disk: nothing is lost by not folding
+        with contextlib.suppress(apsw.Error):  # a full disk, too: nothing is lost by not folding
+            self._connection.set_busy_timeout(0)
+            try:
                 self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        finally:
-            self._connection.set_busy_timeout(self._busy_timeout_ms)
+            finally:
+                self._connection.set_busy_timeout(self._busy_timeout_ms)
 
     def _answer(self, batch: list[_Submission[Any]]) -> None:
         try:

@@ -346,7 +346,7 @@ class Agentor:
         """A worker for this agent's unfinished runs: `await worker.work()`, and `worker.stop()` from its loop.
 
         Keyword arguments are those of `agentor.worker.WorkPlan`: concurrency, newest_first, max_attempts, backoff_s,
-        poll_s, until_idle.
+        poll_s, until_idle, grace_s. Set `worker.watch` to be told how each attempt ends.
         """
         if self.store is None:
             raise ConfigError("a worker needs a store: Agentor(store='runs.db')")

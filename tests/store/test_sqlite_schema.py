@@ -13,8 +13,7 @@ import pytest
 from agentor.engine import clock
 from agentor.engine.events import Event, Usage
 from agentor.engine.store import SQLiteStore, fork_run
-from agentor.engine.store import sqlite_file as opening
-from agentor.errors import RunNotFoundError, StoreError
+from agentor.errors import RunNotFoundError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -227,49 +226,6 @@ def test_a_hundred_thousand_runs_are_listed_page_by_page(path: Path) -> None:
         assert seen == 100_000
         assert store.list_runs(limit=2, newest=True, status="failed") == ["r99996", "r100000"]
         assert store.list_runs(limit=2, since=99_000, agent="a3") == ["r99003", "r99013"]
-
-
-def set_version(path: Path, version: int) -> None:
-    connection = apsw.Connection(str(path))
-    connection.execute("INSERT INTO agentor_schema VALUES (?, 1.0)", (version,))
-    connection.close()
-
-
-def test_a_newer_schema_can_be_read_and_is_never_written(path: Path) -> None:
-    with SQLiteStore(path) as store:
-        run(store, "run")
-    set_version(path, 99)
-    before = path.read_bytes()
-    with SQLiteStore(path) as store:
-        assert len(store.load("run")) == 4
-        assert store.list_runs() == ["run"]
-        for write in (
-            lambda: store.append("run", Event("x")),
-            lambda: fork_run(store, "run"),
-            lambda: store.acquire("run", "me", 30),
-        ):
-            with pytest.raises(StoreError, match=r"version 99.*upgrade agentor"):
-                write()
-    assert path.read_bytes() == before
-
-
-def test_an_older_schema_is_lifted_step_by_step_in_one_transaction(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with SQLiteStore(path) as store:
-        run(store, "run")
-    monkeypatch.setattr(opening, "SCHEMA_VERSION", 3)
-    steps = ("CREATE TABLE agentor_two (x) STRICT", "CREATE TABLE agentor_three (x TEXT) STRICT")
-    monkeypatch.setattr(opening, "UPGRADES", steps)
-    with pytest.raises(StoreError):  # the first step is no valid SQL
-        SQLiteStore(path)
-    monkeypatch.setattr(opening, "UPGRADES", ("CREATE TABLE agentor_two (x TEXT) STRICT", steps[1]))
-    SQLiteStore(path).close()
-    connection = apsw.Connection(str(path))
-    assert connection.execute("SELECT version FROM agentor_schema").fetchall() == [(1,), (3,)]
-    assert connection.table_exists("main", "agentor_two")
-    assert connection.table_exists("main", "agentor_three")
-    connection.close()
 
 
 def test_a_database_of_the_program_gets_our_tables_beside_its_own(path: Path) -> None:

@@ -26,12 +26,13 @@ from agentor.engine.store import sqlite_signals as signals
 from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice
 from agentor.engine.store.sqlite_file import (
-    SCHEMA_VERSION,
     Settings,
     check_file,
     check_sqlite_version,
     create_private,
     open_connection,
+    quick_check,
+    refuse_newer,
     set_up_schema,
     store_errors,
 )
@@ -54,8 +55,9 @@ class SQLiteStore(Tailing):
 
     `lease_ttl_s`: seconds after which a holder that does not renew may be replaced. `busy_timeout_s`: how long a
     write waits for other processes. `synchronous`: "FULL" keeps every acknowledged event through a power cut;
-    "NORMAL" may lose the last ones. `vfs`: the name of an SQLite VFS. Every refusal is a `StoreError` that names
-    the path and what to do.
+    "NORMAL" may lose the last ones. `check`: look through the whole file for damage first, which takes a second
+    per gigabyte or so. `vfs`: the name of an SQLite VFS. Every refusal is a `StoreError` that names the path and
+    what to do.
 
         with SQLiteStore("runs.db") as store:
             agent = Agentor(name="Weather", store=store)
@@ -68,6 +70,7 @@ class SQLiteStore(Tailing):
         lease_ttl_s: float = 30.0,
         busy_timeout_s: float = 10.0,
         synchronous: str = "FULL",
+        check: bool = False,
         vfs: str | None = None,
         allow_network_filesystem: bool = False,
     ) -> None:
@@ -84,6 +87,8 @@ class SQLiteStore(Tailing):
         with guard.opening(self.path) as self._identity:
             connection = open_connection(self._settings)
             try:
+                if check:
+                    quick_check(connection, self.path)
                 self._version = set_up_schema(connection, self.path)
             except BaseException:
                 connection.close()
@@ -285,11 +290,7 @@ class SQLiteStore(Tailing):
 
     def _submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
         self._check_process()
-        if self._version > SCHEMA_VERSION:
-            raise StoreError(
-                f"{self.path}: its tables are of version {self._version}, this agentor knows version "
-                f"{SCHEMA_VERSION}. It can be read, not written; upgrade agentor"
-            )
+        refuse_newer(self._version, self.path)
         return self._writer.submit(operation)
 
     def _write(self, operation: Callable[[apsw.Connection], T]) -> T:

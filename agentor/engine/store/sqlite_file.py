@@ -7,6 +7,7 @@ import importlib.resources
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import apsw
 
@@ -89,6 +90,33 @@ def set_up_schema(connection: apsw.Connection, path: str) -> int:
                     connection.execute("ROLLBACK")
                 raise
         return version
+
+
+def quick_check(connection: apsw.Connection, path: str) -> None:
+    """`StoreError` if SQLite finds damage. Reads the whole file, but compares no index with its table."""
+    with store_errors(path):
+        found: list[Any] = connection.execute("PRAGMA quick_check(3)").fetchall()
+    if found != [("ok",)]:
+        problems = "; ".join(line for (text,) in found for line in str(text).splitlines())
+        raise StoreError(
+            f"{path}: the database is damaged ({problems}). Open it without check=True to read what is whole, "
+            "or go back to a backup; `agentor verify` says which runs are whole"
+        )
+
+
+def refuse_newer(version: int, path: str) -> None:
+    """`StoreError` if the tables are of a version that we would write wrongly."""
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path}: its tables are of version {version}, this agentor knows version {SCHEMA_VERSION}. "
+            "It can be read, not written; upgrade agentor"
+        )
+
+
+def check_version(connection: apsw.Connection, path: str) -> None:
+    """In each transaction that writes: a newer agentor may have lifted the tables since we opened the file."""
+    found: Any = connection.execute("SELECT max(version) FROM agentor_schema").get
+    refuse_newer(found, path)
 
 
 def holds_runs(path: str) -> bool:
@@ -184,15 +212,18 @@ def _version(connection: apsw.Connection) -> int:
 def _upgrade(connection: apsw.Connection, version: int) -> int:
     if version == 0:
         connection.execute(_schema_sql())
+        _set_up(connection, SCHEMA_VERSION)
     else:
-        for step in UPGRADES[version - 1 :]:
+        for number, step in enumerate(UPGRADES[version - 1 :], version + 1):
             connection.execute(step)
-    if version < SCHEMA_VERSION:
-        connection.execute(
-            "INSERT INTO agentor_schema (version, applied_at) VALUES (?, ?)",
-            (SCHEMA_VERSION, clock.now()),
-        )
+            _set_up(connection, number)
     return max(version, SCHEMA_VERSION)
+
+
+def _set_up(connection: apsw.Connection, version: int) -> None:
+    connection.execute(
+        "INSERT INTO agentor_schema (version, applied_at) VALUES (?, ?)", (version, clock.now())
+    )
 
 
 def _schema_sql() -> str:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import apsw
 
-from agentor.engine.store.sqlite_file import explained
+from agentor.engine.store.sqlite_file import check_version, explained
 from agentor.engine.store.sqlite_guard import let_go, watch_forks
 from agentor.errors import StoreError
 
@@ -159,6 +159,7 @@ class Writer:
 
     def _commit(self, batch: list[_Submission[Any]]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
+        check_version(self._connection, self._path)
         for submission in batch:
             self._perform(submission)
         self._connection.execute("COMMIT")

@@ -1,0 +1,169 @@
+"""Files of older and newer versions: opened, lifted together or not at all, never written wrongly.
+
+`schemas/version_N.sql` is a file as version N left it. It is written once (`python tests/store/schemas/dump.py`) and
+never changed: who changes schema.sql raises SCHEMA_VERSION, adds the statements to UPGRADES, and dumps a new one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+from store_children import Child, together
+
+from agentor.engine.events import Event
+from agentor.engine.store import SQLiteStore, fork_run
+from agentor.engine.store import sqlite_file as opening
+from agentor.errors import StoreError
+
+SCHEMAS = sorted((Path(__file__).parent / "schemas").glob("version_*.sql"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def restore(schema: Path, path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(schema.read_text())
+    connection.close()
+
+
+def ask(path: Path, query: str) -> list[tuple[object, ...]]:
+    connection = apsw.Connection(str(path))
+    rows = connection.execute(query).fetchall()
+    connection.close()
+    return rows
+
+
+def structure(path: Path) -> list[tuple[object, ...]]:
+    return ask(path, "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name")
+
+
+def test_there_is_a_file_of_every_version() -> None:
+    numbers = [int(schema.stem.removeprefix("version_")) for schema in SCHEMAS]
+    assert numbers == list(range(1, opening.SCHEMA_VERSION + 1))
+    assert len(opening.UPGRADES) == opening.SCHEMA_VERSION - 1
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: schema.stem)
+def test_a_file_of_an_older_version_opens_and_is_as_good_as_a_new_one(
+    schema: Path, path: Path
+) -> None:
+    restore(schema, path)
+    with SQLiteStore(path, check=True) as store:
+        assert store.list_runs() == ["done", "open", "fork", "orphan"]
+        assert [event.text for event in store.load("fork")][1:3] == ["two", "three"]
+        assert [len(store.load(run_id)) for run_id in store.list_runs()] == [5, 1, 4, 3]
+        assert store.asked("open") == ["cancel"]
+        assert store.integrity_check() == []
+        store.append("open", Event("run_end", status="completed", seq=2))
+        assert len(store.load(fork_run(store, "fork", at=2))) == 3
+        store.delete("orphan")
+        assert store.integrity_check() == []
+    fresh = path.with_name("fresh.db")
+    SQLiteStore(fresh).close()
+    assert structure(path) == structure(fresh)
+    (version,) = ask(path, "SELECT max(version) FROM agentor_schema")
+    assert version == (opening.SCHEMA_VERSION,)
+
+
+STEPS = ("CREATE TABLE agentor_two (x TEXT) STRICT", "CREATE TABLE agentor_three (x TEXT) STRICT")
+
+
+def filled(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        store.append_many("run", [Event("run_start"), Event("message"), Event("run_end")])
+
+
+def test_an_older_schema_is_lifted_step_by_step(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path)
+    monkeypatch.setattr(opening, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(opening, "UPGRADES", STEPS)
+    for _ in range(2):
+        SQLiteStore(path).close()
+    assert ask(path, "SELECT version FROM agentor_schema") == [(1,), (2,), (3,)]
+    tables = ask(path, "SELECT name FROM sqlite_schema WHERE name LIKE 'agentor_t%'")
+    assert tables == [("agentor_two",), ("agentor_three",)]
+
+
+def test_a_step_that_fails_leaves_the_file_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(path)
+    before = structure(path)
+    monkeypatch.setattr(opening, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(opening, "UPGRADES", (STEPS[0], "CREATE TABLE agentor_three (x) STRICT"))
+    with pytest.raises(StoreError):
+        SQLiteStore(path)
+    assert structure(path) == before
+    assert ask(path, "SELECT version FROM agentor_schema") == [(1,)]
+
+
+@pytest.mark.slow
+def test_processes_that_lift_one_file_together_lift_it_once(path: Path) -> None:
+    filled(path)
+    code = """
+        from agentor.engine.store import sqlite_file as opening
+        opening.SCHEMA_VERSION = 2
+        opening.UPGRADES = ("CREATE TABLE agentor_two (x TEXT) STRICT",)
+        ready()
+        with SQLiteStore(sys.argv[1]) as store:
+            store.append("run", Event("message"))
+        say("done")
+    """
+    assert together([Child(code, path) for _ in range(6)]) == ["done\n"] * 6
+    assert ask(path, "SELECT version FROM agentor_schema") == [(1,), (2,)]
+    assert ask(path, "SELECT count(*) FROM agentor_events") == [(9,)]
+
+
+def set_version(path: Path, version: int) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute("INSERT INTO agentor_schema VALUES (?, 1.0)", (version,))
+    connection.close()
+
+
+def test_a_newer_schema_can_be_read_and_is_never_written(path: Path) -> None:
+    filled(path)
+    set_version(path, 99)
+    before = path.read_bytes()
+    with SQLiteStore(path) as store:
+        assert len(store.load("run")) == 3
+        assert store.list_runs() == ["run"]
+        for write in (
+            lambda: store.append("run", Event("x")),
+            lambda: fork_run(store, "run"),
+            lambda: store.acquire("run", "me", 30),
+            lambda: store.delete("run"),
+            lambda: store.ask("run", "cancel"),
+        ):
+            with pytest.raises(StoreError, match=r"version 99.*upgrade agentor"):
+                write()
+    assert path.read_bytes() == before
+
+
+def test_a_store_stops_writing_when_a_newer_agentor_has_lifted_its_file(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        store.append("run", Event("run_start", seq=1))
+        set_version(path, 2)
+        with pytest.raises(StoreError, match=r"version 2.*upgrade agentor"):
+            store.append("run", Event("message", seq=2))
+        assert len(store.load("run")) == 1
+
+
+def test_damage_is_found_at_open_on_request(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        for seq in range(1, 200):
+            store.append("run", Event("message", text="x" * 200, seq=seq))
+    SQLiteStore(path, check=True).close()
+    content = bytearray(path.read_bytes())
+    content[4096 * 12 : 4096 * 13] = b"\xff" * 4096
+    path.write_bytes(content)
+    SQLiteStore(path).close()
+    with pytest.raises(StoreError, match="damaged") as caught:
+        SQLiteStore(path, check=True)
+    assert str(path) in str(caught.value)

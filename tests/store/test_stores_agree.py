@@ -24,8 +24,16 @@ from hypothesis.stateful import (
 )
 
 from agentor.engine import clock
-from agentor.engine.events import FORK, MESSAGE, Event
-from agentor.engine.store import FileStore, Lease, MemoryStore, SQLiteStore, fork_run
+from agentor.engine.events import FORK, MESSAGE, RUN_END, RUN_START, Event
+from agentor.engine.store import (
+    FileStore,
+    Lease,
+    MemoryStore,
+    SQLiteStore,
+    fork_run,
+    sqlite_deleting,
+    sqlite_guard,
+)
 from agentor.errors import (
     ConfigError,
     LeaseHeldError,
@@ -38,6 +46,13 @@ from agentor.errors import (
 RUNS = st.sampled_from(["a", "b", "c", "d.1"])
 TEXTS = st.text(max_size=5)
 TTL_S = 30.0
+KINDS = {
+    "message": Event(MESSAGE),
+    "start": Event(RUN_START),
+    "completed": Event(RUN_END, status="completed"),
+    "failed": Event(RUN_END, status="failed"),
+}
+STATUSES = ("unfinished", "completed", "failed")
 
 
 class StoppedClock(clock.SystemClock):
@@ -62,6 +77,9 @@ class Stores(RuleBasedStateMachine):
         self.runs: dict[str, list[Event]] = {}  # the model
         self.held: dict[str, dict[str, Lease]] = {}  # run id -> store's class name -> its lease
         self.lost: list[dict[str, Lease]] = []
+        self.questions: dict[str, set[str]] = {}
+        self.changed_at: dict[str, float] = {}
+        self.order: list[tuple[str, Event]] = []  # as they were saved, of runs that are there
         self.owners = itertools.count()
 
     def open_on_disk(self) -> None:
@@ -94,12 +112,34 @@ class Stores(RuleBasedStateMachine):
     def saved(self, run_id: str, events: list[Event]) -> None:
         if events:
             log = self.runs.setdefault(run_id, [])
-            log.extend([event.with_(seq=len(log) + n) for n, event in enumerate(events, 1)])
+            added = [event.with_(seq=len(log) + n) for n, event in enumerate(events, 1)]
+            log.extend(added)
+            self.changed_at[run_id] = self.clock.now()
+            self.order.extend((run_id, event) for event in added)
 
-    @rule(run_id=RUNS, text=TEXTS, ahead=st.sampled_from([None, None, 1, 1, 1, 0, 2, -1]))
-    def append(self, run_id: str, text: str, ahead: int | None) -> None:
+    def status(self, run_id: str) -> str:
+        found = "unfinished"
+        for event in self.runs[run_id]:
+            if event.type == RUN_START:
+                found = "unfinished"
+            elif event.type == RUN_END:
+                found = str(event.status)
+        return found
+
+    def forget(self, run_id: str) -> None:
+        del self.runs[run_id], self.changed_at[run_id]
+        self.questions.pop(run_id, None)
+        self.order = [saved for saved in self.order if saved[0] != run_id]
+
+    @rule(
+        run_id=RUNS,
+        text=TEXTS,
+        kind=st.sampled_from(["message", *KINDS]),
+        ahead=st.sampled_from([None, None, 1, 1, 1, 0, 2, -1]),
+    )
+    def append(self, run_id: str, text: str, kind: str, ahead: int | None) -> None:
         seq = None if ahead is None else len(self.runs.get(run_id, [])) + ahead
-        event = Event(MESSAGE, text=text, seq=seq)
+        event = KINDS[kind].with_(text=text, seq=seq)
         expected = LeaseHeldError if run_id in self.held else self.refusal(run_id, [seq])
         self.all_answer(expected, lambda store: store.append(run_id, event))
         if expected is None:
@@ -138,6 +178,56 @@ class Stores(RuleBasedStateMachine):
             now = self.clock.now()
             event = Event(FORK, forked_from=src, forked_at=len(kept), started_at=now, ended_at=now)
             self.saved(dst, [*kept, event])
+            del self.order[-len(kept) - 1 : -1]  # what is shared was saved before
+
+    @rule(run_id=RUNS)
+    def delete(self, run_id: str) -> None:
+        expected: type[Exception] | None = None
+        if run_id in self.held:
+            expected = LeaseHeldError
+        elif run_id not in self.runs:
+            expected = RunNotFoundError
+        answers = self.all_answer(expected, lambda store: store.delete(run_id))
+        if expected is None:
+            assert [answer.run_ids for answer in answers] == [[run_id]] * 3
+            assert answers[0].events == answers[1].events == len(self.runs[run_id])
+            self.forget(run_id)
+
+    @rule(statuses=st.sets(st.sampled_from(STATUSES), min_size=1), dry_run=st.booleans())
+    def prune(self, statuses: set[str], dry_run: bool) -> None:
+        chosen = [run_id for run_id in self.runs if self.status(run_id) in statuses]
+        gone = [run_id for run_id in chosen if run_id not in self.held]
+        answers = self.all_answer(None, lambda store: store.prune(status=statuses, dry_run=dry_run))
+        for answer in answers:
+            assert sorted(answer.run_ids) == sorted(gone)
+            assert sorted(answer.held) == sorted(set(chosen) - set(gone))
+        if not dry_run:
+            for run_id in gone:
+                self.forget(run_id)
+
+    @rule(keep=st.integers(0, 3), seconds=st.sampled_from([0.0, 1.0, 15.0]))
+    def would_prune(self, keep: int, seconds: float) -> None:
+        """Of files it is the disk's clock that says when, and their order is not always that of creation."""
+        chosen = [run_id for run_id in self.runs if self.status(run_id) != "unfinished"]
+        old = [
+            run_id
+            for run_id in chosen[: max(len(chosen) - keep, 0)]
+            if self.changed_at[run_id] < self.clock.now() - seconds
+        ]
+        for store in (self.memory, self.sqlite):
+            told = store.prune(keep=keep, older_than=seconds, dry_run=True)  # type: ignore[attr-defined]
+            assert told.run_ids == [run_id for run_id in old if run_id not in self.held]
+            assert told.held == [run_id for run_id in old if run_id in self.held]
+
+    @rule(run_id=RUNS, kind=st.sampled_from(["cancel", "pause"]), answer=st.booleans())
+    def ask_or_answer(self, run_id: str, kind: str, answer: bool) -> None:
+        asked = self.questions.setdefault(run_id, set())
+        if answer:
+            self.all_answer(None, lambda store: store.answered(run_id, kind))
+            asked.discard(kind)
+        else:
+            self.all_answer(None, lambda store: store.ask(run_id, kind))
+            asked.add(kind)
 
     @rule(run_id=RUNS)
     def acquire(self, run_id: str) -> None:
@@ -185,6 +275,24 @@ class Stores(RuleBasedStateMachine):
         self.sqlite.close()
         self.open_on_disk()
 
+    @rule(run_id=RUNS, half_deleted=st.booleans())
+    def crash(self, run_id: str, half_deleted: bool) -> None:
+        """The process dies: nobody closes, releases or finishes anything; its leases run out."""
+        if half_deleted and run_id in self.runs and run_id not in self.held:
+            self.memory.delete(run_id)
+            self.file.delete(run_id)
+            self.sqlite._write(lambda connection: sqlite_deleting.mark(connection, run_id))
+            self.forget(run_id)
+        self.file._locks.close()  # as the system does
+        self.sqlite._finalizer.detach()
+        self.sqlite._readers.abandon()
+        self.sqlite._writer.abandon()
+        self.sqlite._writer._waiting.put(None)  # only so that its thread does not stay
+        sqlite_guard.closed(self.sqlite._identity)
+        self.clock.seconds += 2 * TTL_S
+        self.held.clear()
+        self.open_on_disk()
+
     @rule(seconds=st.sampled_from([0.5, 10.0]))
     def time_passes(self, seconds: float) -> None:
         if all(
@@ -205,6 +313,17 @@ class Stores(RuleBasedStateMachine):
             assert self.all_answer(None, lambda store: store.load(run_id)) == [expected] * 3  # noqa: B023
         assert self.memory.list_runs() == self.sqlite.list_runs() == list(self.runs)
         assert sorted(self.file.list_runs()) == sorted(self.runs)
+
+    @invariant()
+    def they_tell_the_same_news_and_questions(self) -> None:
+        if not hasattr(self, "runs"):
+            return
+        for store in (self.memory, self.sqlite):
+            news = [(run_id, event) for _, run_id, event in store.tail(timeout=0)]  # type: ignore[attr-defined]
+            assert news == self.order
+        for run_id in ("a", "b", "c", "d.1"):
+            expected = sorted(self.questions.get(run_id, ()))
+            assert self.all_answer(None, lambda store: store.asked(run_id)) == [expected] * 3  # noqa: B023
 
     @invariant()
     def the_database_is_well(self) -> None:

@@ -110,7 +110,10 @@ class FileStore(Tailing):
 
     def delete(self, run_id: str) -> Removed:
         """Take a run away; forks are copies and keep all they have. `RunNotFoundError`, `LeaseHeldError`."""
-        if not self.path(run_id).exists():
+        path = self.path(run_id)
+        with _store_errors(path):
+            self._locks.check(run_id, None)
+        if not path.exists():
             raise RunNotFoundError(run_id)
         return removed([(run_id, self._remove(run_id))], [])
 

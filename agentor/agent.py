@@ -104,8 +104,10 @@ class Agentor:
             raise ConfigError(f"half_finished is 'rewind' or 'settle', not {half_finished!r}")
         if durability not in ("best_effort", "strict"):
             raise ConfigError(f"durability is 'best_effort' or 'strict', not {durability!r}")
-        self.name = name
-        self.instructions = instructions
+        self.name = inputs.read_text("name", name)
+        self.instructions = (
+            None if instructions is None else inputs.read_text("instructions", instructions)
+        )
         self.tools = check_tools(tools or [])
         self.store = inputs.open_store(store)
         self.context = context
@@ -119,14 +121,14 @@ class Agentor:
         self._trace_labels = (trace_group_id, trace_metadata)
         settings = vars(model_settings) if model_settings is not None else {}
         defined = describe(
-            instructions,
+            self.instructions,
             name_of(self.model),
             self.tools,
             self._output.schema if self._output else None,
             {k: v for k, v in settings.items() if k != "unknown" and not k.startswith("extra_")},
         )
         self._spec = AgentSpec(
-            agent=name,
+            agent=self.name,
             models=[self.model],
             tools=self.tools,
             output=self._output,
@@ -134,7 +136,7 @@ class Agentor:
             max_tool_failures=check_count("max_tool_failures", max_tool_failures),
             context=context,
             durability=durability,
-            tool_timeout_s=tool_timeout_s,
+            tool_timeout_s=inputs.read_seconds("tool_timeout_s", tool_timeout_s),
             half_finished=half_finished,
             budget=read_budget(budget),
             deadline_s=inputs.read_seconds("deadline_s", deadline_s),
@@ -277,6 +279,7 @@ class Agentor:
         is busy with the run.
         """
         edited = None if args is None else inputs.read_arguments(args)
+        by = None if by is None else inputs.read_text("by", by)
         decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
         await decide_call(stored(self.store), run_id, call_id, decision)
 
@@ -310,7 +313,10 @@ class Agentor:
 
     async def areject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
         """Refuse a call that waits. The model is told the reason when the run is resumed."""
-        decision = Event(ev.APPROVAL, status="rejected", by=by, reason=reason)
+        by = None if by is None else inputs.read_text("by", by)
+        decision = Event(
+            ev.APPROVAL, status="rejected", by=by, reason=inputs.read_text("reason", reason)
+        )
         await decide_call(stored(self.store), run_id, call_id, decision)
 
     def reject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
@@ -325,6 +331,7 @@ class Agentor:
 
         False if the run had ended already. A worker in another process notices within a second.
         """
+        by = None if by is None else inputs.read_text("by", by)
         return await self._launch(Nobody(), None, None, False).cancel(run_id, by)
 
     def cancel(self, run_id: str, by: str | None = None) -> bool:

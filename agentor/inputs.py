@@ -71,6 +71,12 @@ def _read_message(message: Any, number: int) -> Message:
     return read
 
 
+def read_text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is text, not {type(value).__name__}")
+    return strict_json.clean_text(value)
+
+
 def read_seconds(name: str, seconds: float | None) -> float | None:
     if seconds is None or (isinstance(seconds, int | float) and seconds > 0):
         return seconds

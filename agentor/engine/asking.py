@@ -136,13 +136,13 @@ class Asking:
 def name_of(model: Model) -> str:
     """The model's name for the log."""
     name = getattr(model, "model", None)
-    return name if isinstance(name, str) else type(model).__name__
+    return strict_json.clean_text(name) if isinstance(name, str) else type(model).__name__
 
 
 def source_of(model: Model) -> str | None:
     """Which server the model talks to, if it says so."""
     source = getattr(model, "source", None)
-    return source if isinstance(source, str) else None
+    return strict_json.clean_text(source) if isinstance(source, str) else None
 
 
 def _read(response: ModelResponse) -> Event:

@@ -90,9 +90,9 @@ class Calling:
         for call in calls:
             if batch.approval_of(call) == "rejected":
                 staged.add(self._rejected(staged.state, batch, call))
-            elif batch.approval_of(call) == "approved":
+            elif batch.approval_of(call) == "approved" and not self._is_withdrawn(staged, call):
                 staged.add(self._claim(staged.state, batch, call))
-            elif call.position in batch.started:
+            elif call.position in batch.started and batch.approval_of(call) is None:
                 if self.is_in_doubt(batch, call) and self._must_ask_again(batch, call):
                     staged.add(self._question(call, MAY_HAVE_HAPPENED))
             elif self._refusal(staged.state, batch, call):
@@ -108,6 +108,9 @@ class Calling:
             if refusal := self._refusal(staged.state, batch, call):
                 error, reason = refusal
                 staged.add(self.result(staged.state, call, f"Error: {reason}", error))
+
+    def _is_withdrawn(self, staged: Staged, call: Call) -> bool:
+        return call.name in staged.state.withdrawn(self._max_failures)
 
     def _claim(self, state: RunState, batch: Batch, call: Call) -> Event:
         self._claimed.add((batch.seq, call.position))

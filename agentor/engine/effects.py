@@ -57,9 +57,10 @@ def check_effect(
         )
     if on_doubt not in ("tell", "park"):
         raise ConfigError(f"tool {name!r}: on_doubt is 'tell' or 'park', not {on_doubt!r}")
-    if not isinstance(needs_approval, bool) and not callable(needs_approval):
+    is_async = inspect.iscoroutinefunction(needs_approval)
+    if is_async or not (isinstance(needs_approval, bool) or callable(needs_approval)):
         raise ConfigError(
-            f"tool {name!r}: needs_approval is True, False or a function of (ctx, args), "
+            f"tool {name!r}: needs_approval is True, False or a function of (ctx, args) that is not async, "
             f"not {needs_approval!r}"
         )
 

@@ -202,6 +202,15 @@ class Event:
         """Read one line of JSON. ValueError says what is wrong with it."""
         return cls.from_dict(strict_json.loads(body))
 
+    def checked(self) -> Event:
+        """The event itself, if it can be read again once it is written; else ValueError says why not."""
+        for name, value in self.__dict__.items():
+            check = Usage if name == "usage" else _CHECKS.get(name, dict)
+            is_late = name == "messages" and callable(value)
+            if value is not None and not is_late and not isinstance(value, check):
+                raise ValueError(f"{name!r} cannot be {type(value).__name__}")
+        return self
+
     def with_(self, **changes: Any) -> Event:
         """A copy with some fields changed. `messages` may be a thunk."""
         return _made({**self.__dict__, **changes})

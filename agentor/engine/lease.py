@@ -36,6 +36,7 @@ class Keeper:
         self.run_id = run_id
         self._ttl_s = float(getattr(store, "lease_ttl_s", DEFAULT_TTL_S))
         self._trusted_until = 0.0  # on the monotonic clock
+        self._released = False
         self.lease: Lease | None = None
         self.lost: LeaseLostError | None = None
 
@@ -56,6 +57,11 @@ class Keeper:
             raise
         self._trust_from(sent)
 
+    async def ensure(self) -> None:
+        """Acquire now if that failed when the run was new: nothing is written to a store with leases without one."""
+        if self._store is not None and self.lease is None and not self._released:
+            await self.acquire()
+
     def check(self) -> None:
         """Raise `LeaseLostError` unless the lease can still be trusted. Called before every act that has a price."""
         if self.lost is not None:
@@ -66,12 +72,14 @@ class Keeper:
 
     async def keep(self) -> None:
         """Renew until cancelled; returns only when the lease is lost."""
-        if self._store is None or self.lease is None:
+        if self._store is None:
             await asyncio.get_running_loop().create_future()
             return
         while self.lost is None:
-            trusted_s = self._trusted_until - clock.monotonic()
+            trusted_s = self._trusted_until - clock.monotonic() if self.lease else self._ttl_s
             await clock.sleep(min(self._ttl_s / RENEWALS_PER_TTL, max(trusted_s, 0.0)))
+            if self.lease is None:
+                continue  # a new run whose store could not give one yet: see `ensure`
             if clock.monotonic() >= self._trusted_until:
                 self.lost = LeaseLostError(self.run_id)
             else:
@@ -81,7 +89,7 @@ class Keeper:
         """Let others have the run at once. A release that fails is no loss: the lease expires by itself."""
         if self._store is None or self.lease is None:
             return
-        lease, self.lease = self.lease, None
+        lease, self.lease, self._released = self.lease, None, True
         try:
             await uninterrupted(off_loop(self._store, self._store.release, lease))
         except Exception as error:

@@ -32,12 +32,14 @@ class Recorder:
         run_id: str,
         durability: Durability = "best_effort",
         lease: Callable[[], Lease | None] = lambda: None,
+        ensure: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._write = self._writer(store)
         self._run_id = run_id
         self._strict = durability == "strict"
         self._lease = lease
+        self._ensure = ensure  # that there is a lease, if there can be one
         self.unsaved: list[Event] = []
 
     async def save(self, events: Sequence[Event]) -> None:
@@ -57,6 +59,8 @@ class Recorder:
             self._failed(error)
 
     async def _save(self, retries: bool) -> None:
+        if self._ensure is not None:
+            await self._ensure()
         try:
             await self._write()
         except SequenceConflictError:

@@ -87,7 +87,9 @@ class Runner:
         self._spec = spec
         self._audience = audience
         self._keeper = keeper or Keeper(None, run_id)
-        self._recorder = Recorder(store, run_id, spec.durability, lambda: self._keeper.lease)
+        self._recorder = Recorder(
+            store, run_id, spec.durability, lambda: self._keeper.lease, self._keeper.ensure
+        )
         self._asking = Asking(spec.models, spec.output, audience)
         self._calling = Calling(
             spec.tools,

@@ -18,6 +18,6 @@ class Staged:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        event = fill(self.state, event.with_(seq=self.state.seq + 1))
+        event = fill(self.state, event.with_(seq=self.state.seq + 1).checked())
         self.events.append(event)
         self.state = evolve(self.state, event)

@@ -82,12 +82,20 @@ class Tool:
         _check_positive(self.name, "max_result_chars", self.max_result_chars)
 
     def asks_approval(self, context: RunContext, args: dict[str, Any]) -> bool:
-        """Whether a person must consent to this call. A predicate that fails asks: consent is the safe side."""
+        """Whether a person must consent to this call.
+
+        A predicate is given the arguments as the tool would get them, defaults included. Arguments that do not fit need
+        no consent: the tool will not run. A predicate that fails asks: consent is the safe side.
+        """
         if not callable(self.needs_approval):
             return self.needs_approval
         try:
-            return bool(self.needs_approval(context, args))
-        except Exception:
+            given = self._validated(args)
+        except InvalidArgumentsError:
+            return False
+        try:
+            return bool(self.needs_approval(context, given))
+        except (Exception, SystemExit):
             _logger.exception("tool %s: needs_approval failed; a person is asked", self.name)
             return True
 

@@ -15,6 +15,7 @@ from agentor import (
     RunNotFoundError,
     function_tool,
 )
+from agentor.engine.events import Event
 from agentor.engine.replay import verify
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ThreeMethods, types
@@ -219,3 +220,65 @@ def test_a_decision_waits_for_nobody_who_is_busy_with_the_run(paused: Any) -> No
         Desk(paused).agent.approve("r", "call_1")
     paused.release(lease)
     Desk(paused).agent.approve("r", "call_1")
+
+
+@pytest.mark.parametrize(
+    ("args", "asks"),
+    [
+        ({"amount": "500"}, True),  # as the tool gets it: 500
+        ({}, True),  # the default
+        ({"amount": 1}, False),
+        ({"amount": "much"}, False),  # the tool will not run
+    ],
+)
+def test_a_predicate_judges_the_arguments_that_the_tool_would_get(args: Any, asks: bool) -> None:
+    ran = []
+
+    @function_tool(needs_approval=lambda ctx, args: args["amount"] > 100)
+    def pay(amount: int = 1000) -> str:
+        """Pay."""
+        ran.append(amount)
+        return "paid"
+
+    model = ScriptedModel([calls(("pay", args)), says("done")])
+    result = Agentor("A", model=model, tools=[pay]).run("go")
+    assert (result.status == "paused") is asks
+    assert all(amount <= 100 for amount in ran)
+
+
+def test_what_could_not_be_read_again_is_never_written(paused: Any) -> None:
+    agent = Desk(paused).agent
+    before = paused.load("r")
+    attempts: list[Any] = [
+        lambda: agent.approve("r", "call_1", by=5),  # type: ignore[arg-type]
+        lambda: agent.reject("r", "call_1", reason=5),  # type: ignore[arg-type]
+        lambda: agent.cancel("r", by=object()),  # type: ignore[arg-type]
+        lambda: Agentor(5),  # type: ignore[arg-type]
+        lambda: Agentor("A", instructions=5),  # type: ignore[arg-type]
+        lambda: Agentor("A", tool_timeout_s="soon"),  # type: ignore[arg-type]
+        lambda: function_tool(needs_approval=_async_predicate, name_override="f")(lambda: None),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ConfigError):
+            attempt()
+    assert paused.load("r") == before
+    agent.approve("r", "call_1", by="a\ud800da")
+    assert paused.load("r")[-1].by == "a�da"
+
+
+async def _async_predicate(ctx: Any, args: Any) -> bool:
+    return True
+
+
+def test_an_approved_call_of_a_tool_that_was_withdrawn_does_not_run(paused: Any) -> None:
+    desk = Desk(paused)
+    desk.agent.approve("r", "call_1")
+    log = paused.load("r")
+    for event in log[:-1]:
+        paused.append("w", event)
+    for number in range(2):
+        paused.append("w", Event("tool_result", name="pay", call_id=f"old{number}", error="E: no"))
+    paused.append("w", log[-1].with_(seq=None))
+    result = desk.agent.resume("w")
+    assert desk.ran["pay 3"] == 0
+    assert "no longer available" in told(result)[0]

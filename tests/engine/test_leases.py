@@ -316,3 +316,32 @@ async def test_a_worker_that_slept_while_it_found_out_does_not_start_the_tool(
     with pytest.raises(LeaseLostError):
         await Agentor("A", model=script, tools=[pay], store=store).aresume("r")
     assert not ran
+
+
+async def test_a_run_that_began_without_a_lease_takes_one_before_it_writes() -> None:
+    class LateLeases(MemoryStore):
+        """Full at first; then there is room, and a rival is quicker."""
+
+        def __init__(self, rival: bool) -> None:
+            super().__init__()
+            self.tries, self.rival = 0, rival
+
+        def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+            self.tries += 1
+            if self.tries <= 2:
+                raise StoreError("the disk is full")
+            if self.rival and self.tries == 3:
+                super().acquire(run_id, "rival", 30.0)
+            return super().acquire(run_id, owner, ttl_s)
+
+    store = LateLeases(rival=False)
+    result = await agent(store).arun("go", run_id="r")
+    assert (result.status, result.unsaved) == ("completed", 0)
+    assert store.load("r") == result.events
+    assert store.acquire("r", "next", 30.0).term == 2  # there was a lease, and it was let go
+
+    contested, tools = LateLeases(rival=True), Tools()
+    with pytest.raises(LeaseHeldError):
+        await agent(contested, tools=tools).arun("go", run_id="r")
+    assert contested.load("r") == []
+    assert not tools.ran

@@ -23,11 +23,13 @@ async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Seque
     told = asyncio.create_task(stopper.wait())
     try:
         await asyncio.wait({work, watch, told}, return_when=asyncio.FIRST_COMPLETED)
+        runner.halt()
         if told.done() and not work.done():
             work.cancel()
             await asyncio.wait({work})
             await _stop(runner, keeper, told.result())
     finally:
+        runner.halt()
         await uninterrupted(_leave({work, watch, told}, keeper))
     if not work.cancelled():
         work.result()

@@ -166,7 +166,7 @@ def _fate(batch: Batch, call: Call, tool: _Known | None) -> str:
         return "refused" if approval == "rejected" else "gone"
     if approval is not None:
         return {"asked": "wait", "approved": "run"}.get(approval, "refused")
-    started = call in batch.in_doubt
+    started = call.position in batch.started
     if started and tool.effect == "once":
         return "in doubt"
     safe = started and tool.effect not in (None, "read")

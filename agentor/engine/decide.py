@@ -57,8 +57,7 @@ def decide(
     if state.status is not None:
         return Wait(state.status)
     if (batch := state.batch) is not None:
-        ready = tuple(call for call in batch.missing if call not in batch.waiting)
-        return CallTools(batch, ready) if ready else Finish("paused")
+        return CallTools(batch, batch.ready) if batch.ready else Finish("paused")
     if state.answer is not None and (end := _end(state, state.answer)):
         return end
     if (said := state.transcript.last_answer) is not None:

@@ -83,7 +83,7 @@ class Keeper:
             if clock.monotonic() >= self._trusted_until:
                 self.lost = LeaseLostError(self.run_id)
             else:
-                await self._renew(self._store, self.lease)
+                await self._renew_in_time(self._store, self.lease)
 
     async def release(self) -> None:
         """Let others have the run at once. A release that fails is no loss: the lease expires by itself."""
@@ -94,6 +94,20 @@ class Keeper:
             await uninterrupted(off_loop(self._store, self._store.release, lease))
         except Exception as error:
             logger.warning("run %s: its lease was not released (%s)", self.run_id, error)
+
+    async def _renew_in_time(self, store: Leases, lease: Lease) -> None:
+        """A renewal that hangs is no renewal: the trust ends when it ends, whatever the store is doing."""
+        renewing = asyncio.ensure_future(self._renew(store, lease))
+        out_of_time = asyncio.ensure_future(
+            clock.sleep(max(self._trusted_until - clock.monotonic(), 0.0))
+        )
+        try:
+            await asyncio.wait({renewing, out_of_time}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            out_of_time.cancel()
+            renewing.cancel()  # what its thread still does changes nothing here
+        if not renewing.done():
+            self.lost = LeaseLostError(self.run_id)
 
     async def _renew(self, store: Leases, lease: Lease) -> None:
         sent = clock.monotonic()

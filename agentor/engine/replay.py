@@ -10,9 +10,9 @@ forgetting. Facts are never forgotten: tokens spent and failures seen stay count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, Final, TypeVar
 
 from agentor.engine import events as ev
@@ -77,7 +77,16 @@ class Batch:
     @property
     def waiting(self) -> tuple[Call, ...]:
         """Calls that a person has to decide upon."""
-        return tuple(call for call in self.missing if self.approval_of(call) == "asked")
+        return (
+            tuple(c for c in self.missing if self.approval_of(c) == "asked")
+            if self.approvals
+            else ()
+        )
+
+    @property
+    def ready(self) -> tuple[Call, ...]:
+        """Calls that can be gone on with."""
+        return tuple(c for c in self.missing if self.approval_of(c) != "asked")
 
     @property
     def in_doubt(self) -> tuple[Call, ...]:
@@ -98,16 +107,20 @@ class Batch:
         effects += [declared.get(c.name) for c in self.calls if c.position in self.started]
         return self.approving or not DECLARED.isdisjoint(effects)
 
-    def find(self, event: Event, among: Iterable[int]) -> Call | None:
+    @cached_property
+    def _by_id(self) -> Mapping[str, Call]:
+        return {call.call_id: call for call in self.calls}
+
+    def find(self, event: Event, among: Container[int]) -> Call | None:
         """The call that a tool event speaks of, of those whose position is `among` the ones that may be meant.
 
         Older logs name a call only by the id the model gave it, which may be doubled or empty.
         """
-        candidates = [call for call in self.calls if call.position in among]
-        for call in candidates:
-            if event.call_id == call.call_id:
-                return call
-        return next((call for call in candidates if event.call_id == call.received_id), None)
+        call = self._by_id.get(event.call_id or "")
+        if call is not None and call.position in among:
+            return call
+        meant = (c for c in self.calls if c.received_id == event.call_id and c.position in among)
+        return next(meant, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,16 @@ class RunState:
     def withdrawn(self, max_failures: int) -> frozenset[str]:
         """The tools that have used up their failures."""
         return frozenset(name for name, count in self.failures.items() if count >= max_failures)
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    """All positions but these."""
+
+    taken: Container[int]
+
+    def __contains__(self, position: object) -> bool:
+        return position not in self.taken
 
 
 _Value = TypeVar("_Value", RunState, Batch)
@@ -318,7 +341,7 @@ def _approval(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch
     if batch is None:
         return _with(state, seq=seq)
-    call = batch.find(event, [call.position for call in batch.missing])
+    call = batch.find(event, _Without(batch.answers))
     if call is None:
         return _with(state, seq=seq)
     approval = Approval(event.status or "asked", event.by, event.reason, event.args)
@@ -386,9 +409,8 @@ def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch
     if batch is None:
         return _with(state, seq=seq)
-    fresh = [call.position for call in batch.calls if call.position not in batch.started]
-    again = [position for position in batch.approvals if position in batch.started]
-    call = batch.find(event, fresh) or batch.find(event, again)
+    again = {position for position in batch.approvals if position in batch.started}
+    call = batch.find(event, _Without(batch.started)) or batch.find(event, again)
     if call is None:
         return _with(state, seq=seq)
     started = _with(
@@ -408,7 +430,7 @@ def _tool_result(state: RunState, event: Event, seq: int) -> RunState:
     failures, batch = _failures(state.failures, event), state.batch
     if batch is None:
         return _with(state, seq=seq, failures=failures)
-    call = batch.find(event, [call.position for call in batch.missing])
+    call = batch.find(event, _Without(batch.answers))
     if call is None:
         return _with(state, seq=seq, failures=failures)
     answers = {**batch.answers, call.position: _told(event)}

@@ -134,7 +134,8 @@ class ReplyReader:
         except ValueError:
             chunks = self._decode_lines(event)
         if event.name == "error":
-            raise _error_of({"error": chunks[0].get("error") or chunks[0]})
+            told = chunks[0] if chunks else {}
+            raise _error_of({"error": told.get("error") or told})
         return chunks
 
     def _decode_lines(self, event: ServerEvent) -> list[dict[str, Any]]:

@@ -100,6 +100,7 @@ class Runner:
             spec.tool_timeout_s,
             self._keeper.check,
         )
+        self._running: set[asyncio.Task[None]] = set()
         self._started_at = clock.now()
 
     @property
@@ -170,7 +171,7 @@ class Runner:
         claimed = self.state.batch
         if claimed is None:
             return
-        ready = [call for call in claimed.missing if call not in claimed.waiting]
+        ready = claimed.ready
         self._check_claimed(ready)
         await self._audience.caught_up()
         self._keeper.check()
@@ -200,11 +201,22 @@ class Runner:
             await calls[0]
             await self._record_arrived(arrived)
             return
-        running = {asyncio.create_task(call) for call in calls}
+        ended: deque[asyncio.Task[None]] = deque()
+        signal = asyncio.Event()
+
+        def end(task: asyncio.Task[None]) -> None:
+            ended.append(task)
+            signal.set()
+
+        running = self._running = {asyncio.create_task(call) for call in calls}
+        for task in running:
+            task.add_done_callback(end)
         try:
             while running:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
+                await signal.wait()
+                signal.clear()
+                while ended:
+                    running.discard(task := ended.popleft())
                     task.result()
                 await self._record_arrived(arrived)
         finally:
@@ -253,6 +265,11 @@ class Runner:
         if end := fault_of(self.state):
             error = end.error or end.status
             raise OutputMismatchError(error) if end.fault == "mismatch" else ModelError(error)
+
+    def halt(self) -> None:
+        """Cancel the tools at once, also while a save holds up everything else."""
+        for task in self._running:
+            task.cancel()
 
     async def stop(self, status: str, error: str, by: str | None = None) -> None:
         """Close the segment from outside. The work must have ended; what it had begun stays as it is recorded."""

@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint bench clean
+.PHONY: help demo test quick lint fuzz bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,11 @@ lint: $(INSTALLED) ## format, lint and types only
 	@$(BIN)/python -m ruff format --check .
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m mypy
+
+fuzz: $(INSTALLED) ## play simulated worlds for MINUTES=5, then the canaries and the faulty disk
+	@$(BIN)/python -m fuzz --minutes $(or $(MINUTES),5)
+	@$(BIN)/python -m fuzz --canary
+	@$(BIN)/python -m fuzz --disk
 
 bench: $(INSTALLED) ## agentor beside its peers on this machine: a table, docs/bench.json, docs/bench.svg
 	@$(BIN)/python -m bench

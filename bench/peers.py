@@ -63,7 +63,9 @@ def _has(python: str, needs: tuple[str, ...]) -> bool:
 
 
 def versions(python: str, packages: list[str]) -> dict[str, str]:
-    """Of packages in the environment of an interpreter."""
+    """Of packages in the environment of an interpreter; none if there is no such environment."""
+    if not Path(python).exists():
+        return {}
     code = (
         "import sys; from importlib import metadata\n"
         "for name in sys.argv[1:]:\n"

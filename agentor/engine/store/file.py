@@ -51,7 +51,7 @@ class FileStore(Tailing):
     """Runs as `<directory>/<run_id>.jsonl`, one event a line. The directory is made when it is missing."""
 
     def __init__(self, directory: str | os.PathLike[str] = "runs") -> None:
-        self.directory = Path(directory)
+        self.directory = Path(directory).absolute()  # a tool may change where the process stands
         self._ends: dict[str, _End] = {}
         self._ages: dict[
             str, tuple[int, int]

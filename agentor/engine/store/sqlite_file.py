@@ -170,6 +170,9 @@ def check_sqlite_version() -> None:
 
 
 def _prepare(connection: apsw.Connection, settings: Settings) -> None:
+    # The switch to WAL is a transaction of the old kind: only EXTRA makes sure that a power cut cannot bring its
+    # journal back into a file that has a WAL by then.
+    connection.pragma("synchronous", "EXTRA")
     if connection.pragma("page_count") == 0:
         connection.pragma("auto_vacuum", "INCREMENTAL")  # only an empty file can still choose it
     mode = connection.pragma("journal_mode", "WAL")

@@ -19,8 +19,8 @@ from fuzz.world import Outcome, living
 
 SEED: Final = 5
 SCRIPT: Final = (
-    Action(0.0, "start", {"worker": "w1", "run": "first", "turns": 2}),
-    Action(0.0, "start", {"worker": "w2", "run": "second", "turns": 1}),
+    Action(0.0, "start", {"worker": "w1", "run": "first", "turns": 5}),
+    Action(0.0, "start", {"worker": "w2", "run": "second", "turns": 2}),
     Action(8.0, "stop", {"worker": "w2"}),
     Action(
         9.0,

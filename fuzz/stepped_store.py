@@ -123,7 +123,11 @@ class SteppedStore(SQLiteStore):
         return future
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
-        lease = super().acquire(run_id, owner, ttl_s)
+        try:
+            lease = super().acquire(run_id, owner, ttl_s)
+        except StoreError as error:  # a run that is new goes on unsaved
+            self._observer.not_appended(run_id, error)
+            raise
         self._observer.granted(lease)
         return lease
 

@@ -1,0 +1,275 @@
+"""`agentor pending`, `approve`, `reject` and `cancel`: people decide with a store and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_runs import BODIES, Program, read_json, write
+
+from agentor import Agentor, FileStore, SQLiteStore, function_tool
+from agentor.blocking import wait_for
+from agentor.engine.events import Event
+from agentor.engine.store import owner_id
+from agentor.stopping import cancel_run
+from agentor.testing import ScriptedModel, calls, says
+
+NASTY = "A-17\x1b[2K\u202e\n\u200b[red]"
+
+
+@function_tool(needs_approval=True)
+def refund(order: str, amount: int) -> str:
+    """Refund."""
+    return f"refunded {amount} for {order}"
+
+
+def desk(store_path: str, order: str = "A-17") -> Agentor:
+    script = [
+        calls(("refund", {"order": order, "amount": 40}), ("refund", {"order": "B", "amount": 1})),
+        says("Refunded."),
+    ]
+    return Agentor("Desk", model=ScriptedModel.by_turn(script), tools=[refund], store=store_path)
+
+
+def pause(store_path: str, run_id: str = "r", order: str = "A-17") -> None:
+    agent = desk(store_path, order)
+    assert agent.run("go", run_id=run_id).status == "paused"
+    agent.close()
+
+
+@pytest.fixture
+def paused(place: Path, store_path: str) -> str:
+    pause(store_path)
+    write(store_path, "finished", BODIES)
+    return store_path
+
+
+def log(store_path: str, run_id: str = "r") -> list[Event]:
+    store = FileStore(store_path) if store_path.endswith("/") else SQLiteStore(store_path)
+    try:
+        return store.load(run_id)
+    finally:
+        store.close()
+
+
+def test_pending_shows_every_waiting_call_with_all_its_arguments(
+    program: Program, paused: str
+) -> None:
+    pause(paused, "another")
+    result = program("pending", "--store", paused)
+    assert result.stdout.count('refund(order="A-17", amount=40)  since 20') == 2
+    assert "run r  Desk" in result.stdout
+    assert "run another  Desk" in result.stdout
+    assert "finished" not in result.stdout
+    assert result.exit_code == 0
+
+
+def test_pending_as_json(program: Program, paused: str) -> None:
+    first, second = read_json(program("pending", "--store", paused, "--json"))
+    assert first.pop("since") == log(paused)[2].started_at
+    assert first == {
+        "run_id": "r",
+        "agent": "Desk",
+        "call_id": "call_1",
+        "name": "refund",
+        "args": {"order": "A-17", "amount": 40},
+        "reason": None,
+    }
+    assert second["call_id"] == "call_2"
+
+
+def test_pending_writes_out_what_cannot_be_seen_and_cuts_nothing(
+    program: Program, place: Path
+) -> None:
+    pause("runs.db", order=NASTY + "x" * 3000)
+    shown = program("pending").stdout
+    assert r'order="A-17\u001b[2K\u202e\n\u200b[red]xxx' in shown
+    assert "x" * 3000 + '", amount=40' in shown
+    assert not {"\x1b", "\u202e", "\u200b"} & set(shown)
+
+
+def test_nothing_pending_is_said(program: Program, stored: str) -> None:
+    result = program("pending", "--store", stored)
+    assert (result.stdout, result.exit_code) == ("No call waits for a decision.\n", 0)
+    assert read_json(program("pending", "--store", stored, "--json")) == []
+
+
+def test_pending_tells_of_damage_and_still_lists_the_others(program: Program, place: Path) -> None:
+    pause("runs/")
+    pause("runs/", "torn")
+    path = place / "runs" / "torn.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], lines[1][:20] + "\n", *lines[2:]]))
+    result = program("pending", "--store", "runs/")
+    assert "run r  Desk" in result.stdout
+    assert "run 'torn' is damaged at seq 2" in result.stderr
+    assert result.exit_code == 1
+
+
+def test_what_was_approved_and_rejected_is_what_the_resume_goes_by(
+    program: Program, paused: str
+) -> None:
+    said = program("approve", "r", "call_1", "--by", "ada", "--store", paused)
+    assert said.stdout == 'approved by ada: refund(order="A-17", amount=40)\n'
+    assert said.exit_code == 0
+    said = program("reject", "r", "call_2", "--reason", "not B", "--by", "ada", "--store", paused)
+    assert said.stdout == 'rejected by ada: refund(order="B", amount=1)\n'
+    agent = desk(paused)
+    result = agent.resume("r")
+    agent.close()
+    told = [message["content"] for message in result.messages if message["role"] == "tool"]
+    assert told == ["refunded 40 for A-17", "Error: ada did not approve this call: not B"]
+
+
+def test_a_decision_is_recorded_with_the_login_name_unless_another_is_given(
+    program: Program, paused: str
+) -> None:
+    told = read_json(program("approve", "r", "call_1", "--store", paused, "--json"))
+    assert told == {
+        "run_id": "r",
+        "call_id": "call_1",
+        "name": "refund",
+        "args": {"order": "A-17", "amount": 40},
+        "status": "approved",
+        "by": getpass.getuser(),
+    }
+    assert log(paused)[-1].by == getpass.getuser()
+
+
+def test_a_user_without_a_name_decides_as_a_number(
+    program: Program, paused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    assert program("approve", "r", "call_1", "--store", paused).exit_code == 0
+    assert (log(paused)[-1].by or "").startswith("uid ")
+
+
+def test_arguments_can_be_changed(program: Program, paused: str) -> None:
+    words = ("approve", "r", "call_1", "--args", '{"order": "A-17", "amount": 20}')
+    assert "amount=20" in program(*words, "--store", paused).stdout
+    assert log(paused)[-1].args == {"order": "A-17", "amount": 20}
+
+
+@pytest.mark.parametrize("args", ["[1]", "{", "20", '{"amount": 20'])
+def test_arguments_that_are_no_object_are_wrong_usage(
+    program: Program, paused: str, args: str
+) -> None:
+    result = program("approve", "r", "call_1", "--args", args, "--store", paused)
+    assert result.exit_code == 2
+    assert log(paused)[-1].type == "run_end"
+
+
+def test_only_the_first_of_two_decisions_counts(program: Program, paused: str) -> None:
+    assert program("approve", "r", "call_1", "--by", "ada", "--store", paused).exit_code == 0
+    late = program("reject", "r", "call_1", "--reason", "no", "--store", paused)
+    assert "was approved by ada already; calls that wait: call_2" in late.stderr
+    assert (late.stdout, late.exit_code) == ("", 1)
+    assert log(paused)[-1].status == "approved"
+
+
+@pytest.mark.parametrize("run_id", ["r", "finished"])
+def test_a_decision_on_a_call_that_does_not_wait_is_refused(
+    program: Program, paused: str, run_id: str
+) -> None:
+    result = program("approve", run_id, "call_9", "--store", paused)
+    assert "does not wait for a decision" in result.stderr
+    assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("words", [("approve",), ("reject", "--reason", "no")])
+def test_unknown_and_impossible_runs(program: Program, paused: str, words: tuple[str, ...]) -> None:
+    verb, *options = words
+    unknown = program(verb, "unknown", "call_1", *options, "--store", paused)
+    assert unknown.stderr.startswith("Error: no run 'unknown'")
+    assert unknown.exit_code == 1
+    assert program(verb, "../r", "call_1", *options, "--store", paused).exit_code == 2
+    assert program("reject", "r", "call_1", "--store", paused).exit_code == 2  # without a reason
+
+
+@pytest.mark.parametrize(
+    "words", [("approve", "r", "call_1"), ("reject", "r", "call_1", "--reason", "x")]
+)
+def test_a_decision_while_a_worker_is_busy_is_refused(
+    program: Program, place: Path, words: tuple[str, ...]
+) -> None:
+    pause("runs.db")
+    with SQLiteStore("runs.db") as store:
+        store.acquire("r", owner_id(), 30)
+        result = program(*words)
+    assert result.stderr == "Error: a worker is busy with run 'r': try again when it pauses\n"
+    assert result.exit_code == 1
+    assert log("runs.db")[-1].type == "run_end"
+
+
+def test_cancel_ends_a_run_that_nobody_works_on(program: Program, stored: str) -> None:
+    result = program("cancel", "killed", "--by", "ada", "--store", stored)
+    assert (result.stdout, result.exit_code) == ("Run killed is cancelled.\n", 0)
+    cancel, end = log(stored, "killed")[-2:]
+    assert (cancel.type, cancel.by, end.status) == ("cancel", "ada", "cancelled")
+    shown = program("show", "killed", "--store", stored).stdout
+    assert "cancel           asked for by ada" in shown
+    assert "goes on from where it stood" in shown
+
+
+@pytest.mark.parametrize("run_id", ["finished", "killed"])
+def test_cancel_of_a_run_that_has_ended_is_exit_code_1(
+    program: Program, stored: str, run_id: str
+) -> None:
+    program("cancel", "killed", "--store", stored)
+    before = len(log(stored, run_id))
+    result = program("cancel", run_id, "--store", stored)
+    assert (result.stderr, result.exit_code) == (f"Run {run_id} had ended already.\n", 1)
+    assert len(log(stored, run_id)) == before
+
+
+def test_cancel_asks_the_worker_that_has_the_run(program: Program, place: Path) -> None:
+    write("runs.db", "killed", BODIES[:4])
+    with SQLiteStore("runs.db") as store:
+        store.acquire("killed", owner_id(), 30)
+        result = program("cancel", "killed", "--json")
+        assert read_json(result) == {"run_id": "killed", "outcome": "asked"}
+        assert store.asked("killed") == ["cancel"]
+    assert len(log("runs.db", "killed")) == 4
+
+
+def test_cancel_from_the_command_line_ends_a_model_call_under_way(
+    program: Program, place: Path
+) -> None:
+    asked = threading.Event()
+
+    async def hang(messages: Any) -> Any:
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+
+    agent = Agentor("A", model=ScriptedModel(hang), store="runs.db")
+    results: list[Any] = []
+    working = threading.Thread(target=lambda: results.append(agent.run("go", run_id="r")))
+    working.start()
+    assert asked.wait(30)
+    assert read_json(program("cancel", "r", "--json"))["outcome"] == "asked"
+    working.join(30)
+    agent.close()
+    assert [result.status for result in results] == ["cancelled"]
+
+
+def test_a_run_that_ends_before_its_cancel_gets_the_lease_keeps_its_end(place: Path) -> None:
+    """Whoever cancels looks first, then takes the run; in between its worker may have finished it."""
+    write("runs.db", "r", BODIES[:4])
+    with SQLiteStore("runs.db") as store:
+        acquire = store.acquire
+
+        def acquire_late(*words: Any) -> Any:
+            for body in BODIES[4:]:
+                store.append("r", Event.from_dict(body))
+            return acquire(*words)
+
+        store.acquire = acquire_late  # type: ignore[method-assign]
+        assert wait_for(lambda: cancel_run(store, "r", None)) == "over"
+        assert store.load("r")[-1].status == "completed"

@@ -247,3 +247,29 @@ def test_a_terminal_that_lacks_a_character_gets_a_question_mark(stored: str) -> 
         capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, check=True, timeout=60,
     )  # fmt: skip
     assert b"gave 22?C, ??\n" in done.stdout
+
+
+def test_a_fork_begins_when_it_is_branched_off(program: Program, stored: str) -> None:
+    """Not weeks before, with its parent, whose time it did not take."""
+    words = ("fork", "app.py:agent", "finished", "Like a pirate", "--id", "pirate")
+    assert program(*words, "--store", stored).exit_code == 0
+    assert (
+        program("fork", "app.py:agent", "finished", "--id", "copy", "--store", stored).exit_code
+        == 0
+    )
+    rows = {row["run_id"]: row for row in read_json(program("runs", "--store", stored, "--json"))}
+    for fork in ("pirate", "copy"):
+        shown = read_json(program("show", fork, "--store", stored, "--json"))
+        assert shown["started_at"] > BODIES[0]["started_at"] + 1
+        assert rows[fork]["started_at"] == pytest.approx(shown["started_at"], abs=60)
+    took = rows["pirate"]["ended_at"] - rows["pirate"]["started_at"]
+    assert took == pytest.approx(0, abs=60)
+    assert "took      0 ms" in program("show", "copy", "--store", stored).stdout
+
+
+def test_an_unfinished_run_says_how_long_it_has_taken_so_far(program: Program, stored: str) -> None:
+    assert " days so far\n" in program("show", "killed", "--store", stored).stdout
+    (line,) = [
+        each for each in program("runs", "--store", stored).stdout.splitlines() if "killed" in each
+    ]
+    assert line.endswith(" days so far")

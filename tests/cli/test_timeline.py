@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentor import Agentor, MemoryStore, function_tool
 from agentor.cli import console
 from agentor.cli.timeline import Line, call_text, duration, timeline, what_resume_would_do
 from agentor.engine.events import STORED_TYPES, Event, Usage
 from agentor.engine.replay import replay
+from agentor.plan import plan_from_log
+from agentor.testing import ScriptedModel, calls, says
 
 CALLS = [
     {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"London"}'}}
@@ -75,6 +78,40 @@ def test_a_fork_names_its_parent() -> None:
     ]
 
 
+def test_a_resume_names_what_it_goes_on_with() -> None:
+    again = Event("run_start", kept=1, settling=["c1"], messages=[])
+    assert shown(again) == [("resumed", "keeps 1 message, goes on with c1", "")]
+
+
+def test_a_queued_run_is_not_said_to_have_started() -> None:
+    assert shown(START.with_(queued=True))[0] == ("queued", "Weather Agent · gpt-4o-mini", "")
+
+
+ASKED = Event("approval", status="asked", name="pay", call_id="c1")
+
+
+@pytest.mark.parametrize(
+    ("event", "label", "text", "tone"),
+    [
+        (ASKED, "asks a person", "to approve pay (c1)", "plain"),
+        (ASKED.with_(reason="it may have run"), "asks a person", "to approve pay (c1): it may have run", "plain"),
+        (ASKED.with_(status="approved", by="ada"), "approved", "pay (c1) by ada", "good"),
+        (ASKED.with_(status="approved", args={"amount": 2}), "approved", "pay (c1), as pay(amount=2)", "good"),
+        (ASKED.with_(status="rejected", by="ada", reason="too much"), "rejected", "pay (c1) by ada: too much", "bad"),
+        (Event("cancel", by="ada"), "cancel", "asked for by ada", "quiet"),
+        (Event("cancel"), "cancel", "asked for by somebody", "quiet"),
+        (Event("run_end", status="paused"), "paused", "", "plain"),
+        (Event("run_end", status="cancelled", error="Cancelled."), "cancelled", "Cancelled.", "plain"),
+        (Event("run_end", status="parked", error="Gave up"), "parked", "Gave up", "bad"),
+    ],
+)  # fmt: skip
+def test_what_people_and_workers_did_is_told(
+    event: Event, label: str, text: str, tone: str
+) -> None:
+    (line,) = timeline([event])
+    assert (line.label, line.text, line.tone) == (label, text, tone)
+
+
 def test_an_event_from_the_future_is_shown_as_unknown() -> None:
     assert shown(Event("teleport")) == [("teleport", "a type this version does not know", "")]
 
@@ -96,6 +133,79 @@ def test_an_event_from_the_future_is_shown_as_unknown() -> None:
 )
 def test_what_a_resume_would_do_from_each_place(saved: list[Event], promise: str) -> None:
     assert promise in what_resume_would_do(replay(saved))
+
+
+PAUSED = Event("run_end", status="paused")
+ASKED_FOR = Event("approval", status="asked", name="get_weather", call_id="c1")
+DECIDED = ASKED_FOR.with_(status="approved", by="ada")
+REJECTED = ASKED_FOR.with_(status="rejected", by="ada")
+ONCE, IDEMPOTENT = CALL.with_(effect="once"), CALL.with_(effect="idempotent")
+
+
+@pytest.mark.parametrize(
+    ("saved", "promise"),
+    [
+        ([START, ASKS, ASKED_FOR, PAUSED], "nothing, until a person decides on c1"),
+        ([START, ASKS, ASKED_FOR, PAUSED, DECIDED], "runs c1, asks the model"),
+        ([START, ASKS, ASKED_FOR, PAUSED, REJECTED], "asks the model"),
+        ([START, ASKS, ASKED_FOR, PAUSED, DECIDED, CALL], "nothing, until a person decides on c1"),
+        ([START, ASKS, ONCE], "finds out what became of c1, asks the model"),
+        ([START, ASKS, IDEMPOTENT], "runs c1, asks the model"),
+        ([START, ASKS, IDEMPOTENT, Event("run_end", status="cancelled")], "runs c1, asks the model"),
+        ([START, Event("run_end", status="cancelled")], "goes on from where it stood"),
+        ([START, Event("run_end", status="parked")], "goes on from where it stood"),
+        ([START, Event("run_end", status="budget")], "ends again at once, unless the agent has another budget"),
+        ([START, Event("run_end", status="deadline")], "unless the agent has another deadline"),
+    ],
+)  # fmt: skip
+def test_what_a_resume_would_do_with_a_run_that_settles(saved: list[Event], promise: str) -> None:
+    told = what_resume_would_do(replay(saved), saved)
+    assert promise in told
+    assert promise != "asks the model" or told == promise
+
+
+@function_tool
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@function_tool(effect="idempotent")
+def book() -> str:
+    """Book."""
+    return "booked"
+
+
+@function_tool(effect="once")
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+@function_tool(needs_approval=True)
+def refund() -> str:
+    """Refund."""
+    return "refunded"
+
+
+@pytest.mark.parametrize(
+    "names", [["look"], ["look", "book"], ["look", "pay"], ["look", "book", "pay", "refund"]]
+)
+def test_the_log_alone_tells_the_plan_that_the_agent_tells(names: list[str]) -> None:
+    model = ScriptedModel.by_turn([calls(*((name, {}) for name in names)), says("done")])
+    agent = Agentor("A", model=model, tools=[look, book, pay, refund], store=MemoryStore())
+    result = agent.run("go", run_id="r")
+    if result.pending:
+        agent.approve("r", result.pending[0].call_id, by="ada")
+        result = agent.resume("r")
+    assert result.status == "completed"
+    for length in range(1, len(result.events) + 1):
+        cut, saved = f"r{length}", result.events[:length]
+        for event in saved:
+            agent.store.append(cut, event)  # type: ignore[union-attr]
+        if length in range(3, 2 + len(names)):
+            continue  # inside the commit of the generation, where no log of ours ends
+        assert plan_from_log(cut, replay(saved), saved) == agent.plan(cut)
 
 
 @pytest.mark.parametrize(

@@ -440,6 +440,8 @@ class Agentor:
         fallback_models: Sequence[str | Model] | None,
         tracing: Any,
     ) -> Launch:
+        if isinstance(fallback_models, str):
+            raise ConfigError("fallback_models is a list of models; put the name into one")
         tracer = choose_tracer(tracing, self._tracer, self._traces)
         spec = with_turns(self._spec, max_turns)
         models = [self.model, *(self._fallback(model) for model in fallback_models or ())]

@@ -53,10 +53,13 @@ class WorkPlan:
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "max_attempts"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is at least 1, not {getattr(self, name)!r}")
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name} is a whole number of at least 1, not {value!r}")
         for name in ("backoff_s", "poll_s", "grace_s"):
-            if not getattr(self, name) >= 0:
+            if not (
+                isinstance(getattr(self, name), int | float) and 0 <= getattr(self, name) < NEVER
+            ):
                 raise ConfigError(
                     f"{name} is a number of seconds from 0 on, not {getattr(self, name)!r}"
                 )
@@ -96,6 +99,7 @@ class Worker:
         self._park = park
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}  # on the monotonic clock
+        self._unmoved: dict[str, int] = {}  # runs that wait for others -> the last seq seen
         self._stopped = asyncio.Event()
         self.report = WorkReport()
         self.watch: Callable[[Step], None] = _unheard  # told of every step, on the worker's loop
@@ -149,7 +153,10 @@ class Worker:
                 continue
             if len(self._running) >= self._plan.concurrency:
                 return True
-            if (state := await self._state_of(run_id)) is None or not self._may_go_on(state):
+            if (state := await self._state_of(run_id)) is None:
+                continue
+            if not self._may_go_on(state):
+                self._unmoved[run_id] = state.seq
                 continue
             if (pause_s := self._pause_s(state)) > 0:
                 self._not_before[run_id] = clock.monotonic() + pause_s
@@ -174,7 +181,7 @@ class Worker:
                 )
             ]
             rows.sort(key=lambda row: row.created_at, reverse=self._plan.newest_first)
-            return [row.run_id for row in rows]
+            return [r.run_id for r in rows if self._unmoved.get(r.run_id) != r.last_seq]
         ids = await off_loop(self._store, self._store.list_runs)
         return ids[::-1] if self._plan.newest_first else list(ids)
 
@@ -199,7 +206,9 @@ class Worker:
         """Seconds until a run that failed may be tried again, counted from its end as the log has it."""
         if state.status != "failed" or state.ended_at is None:
             return 0.0
-        backoff_s = min(self._plan.backoff_s * 2.0 ** (state.attempts - 1), LONGEST_BACKOFF_S)
+        backoff_s = min(
+            self._plan.backoff_s * 2.0 ** min(state.attempts - 1, 64), LONGEST_BACKOFF_S
+        )
         return max(0.0, state.ended_at + backoff_s - clock.now())
 
     async def _go_on(self, run_id: str, state: RunState) -> None:

@@ -93,8 +93,14 @@ class Asking:
     async def _streamed(self, stream: Any, turn: int) -> ModelResponse:
         chunks: AsyncIterator[StreamChunk] = await stream if inspect.isawaitable(stream) else stream
         final = None
+        if not hasattr(chunks, "__aiter__"):
+            raise ModelError(f"the model's stream is {type(chunks).__name__}, not async")
         async with _closing(chunks):
             async for chunk in chunks:
+                if not isinstance(chunk, StreamChunk):
+                    raise ModelError(
+                        f"the model streamed {type(chunk).__name__}, not a StreamChunk"
+                    )
                 if chunk.delta:
                     await self._show_text(chunk.delta, turn)
                 final = chunk.final or final

@@ -6,6 +6,7 @@ that a person must consent to wait; calls in doubt are not started again unless 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import logging
@@ -16,7 +17,7 @@ from typing import Any, Final
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
 from agentor.engine.daemon_thread import in_thread
-from agentor.engine.effects import Happened, Unknown, Verdict, find_out
+from agentor.engine.effects import Happened, Unknown, Verdict, find_out, stricter
 from agentor.engine.events import Event
 from agentor.engine.redact import SECRETS
 from agentor.engine.replay import (
@@ -143,8 +144,8 @@ class Calling:
 
     def _must_ask_again(self, batch: Batch, call: Call) -> bool:
         """A call in doubt whose consent is used up, and of which nothing says that a second start is safe."""
-        tool = self._tools[call.name]
-        return tool.effect in (None, "read") and self._asks(batch, call)
+        effect = stricter(batch.effects.get(call.position), self._tools[call.name].effect)
+        return effect in (None, "read") and self._asks(batch, call)
 
     def _refusal(self, state: RunState, batch: Batch, call: Call) -> tuple[str, str] | None:
         """Why a call is not run: the error, and what the model is told. None if it is run."""
@@ -182,7 +183,8 @@ class Calling:
     async def perform(self, batch: Batch, call: Call) -> ToolOutcome | Parked:
         """Run a call that is claimed. One in doubt is run only if its tool says that this is safe."""
         tool, context = self._tools[call.name], self._context_of(batch, call)
-        if tool.effect == "once" and self.is_in_doubt(batch, call):
+        effect = stricter(batch.effects.get(call.position), tool.effect)
+        if effect == "once" and self.is_in_doubt(batch, call):
             started_at = clock.now()
             match await self._verdict(tool, context):
                 case Happened(result):
@@ -200,13 +202,30 @@ class Calling:
         return ToolOutcome(note + outcome.text, outcome.error, outcome.started_at, outcome.ended_at)
 
     async def _verdict(self, tool: Tool, context: RunContext) -> Verdict:
+        finding_out = asyncio.ensure_future(self._find_out(tool, context))
+        limit_s = self._timeout_s if tool.timeout_s is None else tool.timeout_s
+        waiting = {finding_out}
+        if limit_s is not None:
+            waiting.add(asyncio.ensure_future(clock.sleep(limit_s)))  # type: ignore[arg-type]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if finding_out.done():
+                return finding_out.result()
+            logger.error("tool %s: reconcile takes more than %g s", tool.name, limit_s)
+            return Unknown()
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _find_out(self, tool: Tool, context: RunContext) -> Verdict:
+        """What `reconcile` says; whatever it raises, a cancellation of its own included, says nothing."""
         reconcile = tool.reconcile
         try:
             if reconcile is not None and not inspect.iscoroutinefunction(reconcile):
                 answer = await in_thread(lambda: reconcile(context), f"reconcile-{tool.name}")
                 return await find_out(lambda _: answer, context)
             return await find_out(reconcile, context)
-        except Exception:
+        except BaseException:
             logger.exception("tool %s: reconcile failed; the outcome is unknown", tool.name)
             return Unknown()
 

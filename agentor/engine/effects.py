@@ -25,6 +25,14 @@ OnDoubt: TypeAlias = Literal["tell", "park"]
 EFFECTS: Final = ("read", "idempotent", "transactional", "once")
 
 
+_STRICTNESS: Final = {None: 0, "read": 0, "idempotent": 1, "transactional": 2, "once": 3}
+
+
+def stricter(one: str | None, other: str | None) -> str | None:
+    """Of two things said of one call, by the log and by today's code, the one that promises less."""
+    return max(one, other, key=lambda effect: _STRICTNESS.get(effect, 3))
+
+
 @dataclass(frozen=True, slots=True)
 class Happened:
     """The call took effect, and this is its result."""

@@ -83,10 +83,13 @@ def guard_loggers() -> None:
 def hide_in_error(error: BaseException) -> None:
     """Make the texts of somebody else's exception safe in place: message, arguments, body, and its causes'."""
     seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
+    links: list[BaseException | None] = [error]
+    while links:
+        link = links.pop()
+        if link is None or id(link) in seen:
+            continue
         seen.add(id(link))
-        for name in ("args", "message", "body"):
+        for name in ("args", "message", "body", "__notes__"):
             with contextlib.suppress(
                 Exception
             ):  # an exception may be anything; its own type is what counts
@@ -95,4 +98,6 @@ def hide_in_error(error: BaseException) -> None:
                     safe = SECRETS.hide_in(told)
                     if safe != told:
                         setattr(link, name, safe)
-        link = link.__cause__ or link.__context__
+        links += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            links += link.exceptions

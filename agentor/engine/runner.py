@@ -36,6 +36,7 @@ from agentor.engine.redact import hide_in_error
 from agentor.engine.replay import Batch, RunState
 from agentor.engine.request import Call
 from agentor.engine.responses import Model
+from agentor.engine.result_text import error_text
 from agentor.engine.staged import Staged
 from agentor.engine.store.protocol import Store
 from agentor.engine.tools import Tool, ToolOutcome
@@ -117,7 +118,16 @@ class Runner:
             await self._run()
         except (StoreError, LeaseError):
             raise
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # somebody wants us to stop
+            await self._fail(error)
+            raise ModelError(
+                f"run {self.run_id!r} was cancelled from inside, by its model"
+            ) from error
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             hide_in_error(error)
             await self._fail(error)
             raise
@@ -279,11 +289,11 @@ class Runner:
         cancel = [Event(ev.CANCEL, by=by, started_at=clock.now())] if status == "cancelled" else []
         await self._record(Staged(self.state, [*cancel, end]))
 
-    async def _fail(self, error: Exception) -> None:
+    async def _fail(self, error: BaseException) -> None:
         """Record that the run failed, if that can still be recorded and is not yet."""
         if self.state.status is not None:
             return
-        end = Finish("failed", error=f"{type(error).__name__}: {error}")
+        end = Finish("failed", error=error_text(error))
         try:
             await self._record(Staged(self.state, [self._run_end(self.state, end)]))
         except AgentorError as failure:

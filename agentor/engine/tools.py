@@ -95,7 +95,7 @@ class Tool:
             return False
         try:
             return bool(self.needs_approval(context, given))
-        except (Exception, SystemExit):
+        except BaseException:  # also its exits and interrupts are its own
             _logger.exception("tool %s: needs_approval failed; a person is asked", self.name)
             return True
 

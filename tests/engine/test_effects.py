@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
 from typing import Any
@@ -245,3 +246,36 @@ def test_a_tool_that_an_open_call_needs_and_that_is_gone_is_a_clear_error_before
 def test_declarations_that_cannot_be_meant_are_refused(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         function_tool(name_override="f", **options)(lambda: None)
+
+
+@pytest.mark.parametrize("today", [None, "read", "idempotent"])
+def test_what_the_log_says_of_a_call_cannot_be_weakened_by_a_deploy(today: str | None) -> None:
+    store = MemoryStore()
+    store.append_many("r", in_doubt(None, "once"))
+    world = World(None, today)
+    plan = world.agent(store).plan("r")
+    assert plan.in_doubt == ("call_2",)
+    result = world.agent(store).resume("r")
+    assert not world.happened
+    assert any(event.error == "outcome unknown" for event in result.events)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), RuntimeError("down")])
+def test_a_reconcile_that_fails_in_any_way_leaves_the_outcome_unknown(error: BaseException) -> None:
+    def reconcile(ctx: RunContext) -> Any:
+        raise error
+
+    world = World(None, "once", reconcile=reconcile)
+    result, _ = resumed(in_doubt(), world)
+    assert not world.happened
+    assert result.final_output == "done"
+
+
+def test_a_reconcile_that_hangs_is_not_waited_for_for_ever() -> None:
+    async def reconcile(ctx: RunContext) -> Any:
+        await asyncio.get_running_loop().create_future()
+
+    world = World(None, "once", reconcile=reconcile)
+    result, _ = resumed(in_doubt(), world, tool_timeout_s=0.01)
+    assert not world.happened
+    assert result.final_output == "done"

@@ -414,3 +414,41 @@ def test_input_that_cannot_be_sent_is_refused_and_nothing_is_written(messages: A
     with pytest.raises(ValueError, match=r".+"):
         agent(store, ScriptedModel([])).run(messages)
     assert store.list_runs() == []
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), BaseException("odd")])
+def test_a_model_that_exits_or_cancels_is_a_failure_that_is_recorded_and_raised(
+    store: Any, error: BaseException
+) -> None:
+    expected = ModelError if isinstance(error, asyncio.CancelledError) else type(error)
+    with pytest.raises(expected):
+        agent(store, ScriptedModel(lambda messages: error)).run("go")
+    [run_id] = store.list_runs()
+    end = store.load(run_id)[-1]
+    assert (end.type, end.status) == ("run_end", "failed")
+    assert agent(store, ScriptedModel(["done"])).resume(run_id).final_output == "done"
+
+
+def test_a_stream_of_nonsense_is_a_model_error() -> None:
+    class Odd:
+        async def complete(self, messages: Any, tools: Any = None) -> Any: ...
+
+        async def stream(self, messages: Any, tools: Any = None) -> Any:
+            yield "text"
+
+    class Worse(Odd):
+        def stream(self, messages: Any, tools: Any = None) -> Any:
+            return ["text"]
+
+    async def read(model: Any) -> None:
+        async for _ in Agentor("A", model=model).astream("hi"):
+            pass
+
+    for model in (Odd(), Worse()):
+        with pytest.raises(ModelError, match=r"not a StreamChunk|not async"):
+            asyncio.run(read(model))
+
+
+def test_fallback_models_are_a_list() -> None:
+    with pytest.raises(ValueError, match="list of models"):
+        agent(model=ScriptedModel([])).run("hi", fallback_models="gpt")

@@ -130,7 +130,8 @@ def _path_of(database: Any) -> str:
     path = os.fsdecode(database) if isinstance(database, str | bytes | os.PathLike) else ""
     if path.startswith("file:"):
         path = unquote(path.removeprefix("file:").split("?")[0].split("#")[0])
-        path = "/" + path.lstrip("/") if path.startswith("//") else path
+        if path.startswith("//"):  # file://localhost/path, file:///path
+            path = "/" + path[2:].partition("/")[2]
     return path
 
 

@@ -206,6 +206,20 @@ def plan_of(store: SQLiteStore, act: Callable[[], object]) -> str:
         return " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings))
 
 
+def test_looking_for_news_and_questions_reads_no_more_than_there_is(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        run(store, "r")
+        for look in (
+            lambda: list(store.tail(after=2, timeout=0)),
+            lambda: list(store.tail("r", after=2, timeout=0)),
+            lambda: store.asked("r"),
+            lambda: store.last_position(),
+        ):
+            plan = plan_of(store, look)
+            assert "SEARCH" in plan
+            assert "SCAN" not in plan
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_runs_are_listed_page_by_page(path: Path) -> None:
     with SQLiteStore(path) as store:

@@ -105,6 +105,52 @@ ready()
     store.close()
 
 
+@pytest.mark.slow
+@kinds
+def test_processes_that_delete_what_others_write_and_fork_lose_nothing_else(
+    kind: str, tmp_path: Path
+) -> None:
+    code = """
+import random
+from agentor.engine.store import fork_run
+dice = random.Random(int(sys.argv[2]))
+expected = (errors.RunNotFoundError, errors.RunExistsError, errors.ConfigError, errors.LeaseHeldError)
+ready()
+for _ in range(150):
+    run_id, other = f"r{dice.randrange(5)}", f"r{dice.randrange(5)}"
+    try:
+        match dice.randrange(6):
+            case 0:
+                store.append_many(run_id, [Event("message", text="x")] * dice.randint(1, 30))
+            case 1:
+                fork_run(store, run_id, other, at=dice.choice([None, 1, 3]))
+            case 2:
+                store.delete(run_id)
+            case 3:
+                store.prune(status="unfinished", keep=2)
+            case _:
+                log = store.load(run_id)
+                assert [event.seq for event in log] == list(range(1, len(log) + 1))
+    except expected:
+        pass
+say("done")
+store.close()
+"""
+    children = [Child(OPEN[kind] + code, tmp_path, n) for n in range(3)]
+    assert together(children) == ["done\n"] * 3
+    store = opened(kind, tmp_path)
+    for run_id in store.list_runs():
+        assert store.load(run_id)
+    if isinstance(store, SQLiteStore):
+        assert store.integrity_check() == []
+    for run_id in store.list_runs():
+        store.delete(run_id)
+    assert store.list_runs() == []
+    if isinstance(store, SQLiteStore):
+        assert store.counts() == {"runs": 0, "events": 0}
+    store.close()
+
+
 def test_a_forked_child_is_told_to_open_a_store_of_its_own_and_both_can_go_on(
     tmp_path: Path,
 ) -> None:

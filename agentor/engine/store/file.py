@@ -127,19 +127,14 @@ class FileStore(Tailing):
     ) -> Removed:
         """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`."""
         choice = Choice.checked(older_than, status, keep)
-        ages = []
-        for run_id in self.list_runs():
-            with contextlib.suppress(LogCorruptError):  # a damaged run is for a person to look at
-                status = status_of(self._read(run_id).events)
-                ages.append((run_id, status, self._changed_at(run_id)))
         take = self._look_at if dry_run else self._remove
         logs, held = [], []
-        for run_id, _ in choice.of(ages):
+        for run_id, _ in choice.of(self._read_ages()):
             try:
                 logs.append((run_id, take(run_id)))
             except LeaseHeldError:
                 held.append(run_id)
-        return removed(logs, held)
+        return removed([(run_id, lines) for run_id, lines in logs if lines], held)
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """Lock the run for this process until `release`, or until the process ends."""
@@ -207,11 +202,16 @@ class FileStore(Tailing):
     def _look_at(self, run_id: str) -> list[str]:
         with _store_errors(self.path(run_id)):
             self._locks.check(run_id, None)
-            return _lines_of(self.path(run_id))
+            with contextlib.suppress(FileNotFoundError):  # deleted while we looked
+                return _lines_of(self.path(run_id))
+            return []
 
-    def _changed_at(self, run_id: str) -> float:
-        with _store_errors(self.path(run_id)):
-            return self.path(run_id).stat().st_mtime
+    def _read_ages(self) -> Iterator[tuple[str, str, float]]:
+        """Every run's id, status and moment of its last change. A damaged run is for a person to look at."""
+        for run_id in self.list_runs():
+            path = self.path(run_id)
+            with _store_errors(path), contextlib.suppress(LogCorruptError, FileNotFoundError):
+                yield run_id, status_of(self._read(run_id).events), path.stat().st_mtime
 
     def _read(self, run_id: str) -> JsonlLog:
         path = self.path(run_id)
@@ -272,7 +272,8 @@ class FileStore(Tailing):
                 os.close(descriptor)
             _put_in_place(scratch, target)
             _sync_directory(self.directory)
-            self._age(run_id, os.stat(target))
+            with contextlib.suppress(FileNotFoundError):  # deleted already
+                self._age(run_id, os.stat(target))
         except FileExistsError:
             raise RunExistsError(run_id) from None
         finally:

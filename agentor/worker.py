@@ -75,7 +75,7 @@ class Step:
     error: str | None = None
 
 
-def _unheard(step: Step) -> None:
+def _log(step: Step) -> None:
     if step.outcome in ("failed", "refused"):
         told = (step.run_id, step.attempt, step.outcome, step.error)
         logger.warning("run %s: attempt %d %s: %s", *told)
@@ -102,7 +102,7 @@ class Worker:
         self._unmoved: dict[str, int] = {}  # runs that wait for others -> the last seq seen
         self._stopped = asyncio.Event()
         self.report = WorkReport()
-        self.watch: Callable[[Step], None] = _unheard  # told of every step, on the worker's loop
+        self.watch: Callable[[Step], None] = _log  # told of every step, on the worker's loop
 
     def stop(self) -> None:
         """Take nothing more; what still runs after `grace_s` ends where it is recorded. Call it on the worker's loop."""
@@ -221,7 +221,7 @@ class Worker:
         except LeaseError:
             self._not_before[run_id] = clock.monotonic() + self._plan.poll_s  # somebody has it
         except asyncio.CancelledError:
-            self.watch(Step(run_id, attempt, "interrupted"))
+            self._tell(Step(run_id, attempt, "interrupted"))
             raise
         except ConfigError as error:  # nothing was begun, and this process cannot change that
             self._not_before[run_id] = NEVER
@@ -231,15 +231,21 @@ class Worker:
             self.report.failed[run_id] = told
             if isinstance(error, AgentorError):
                 self._not_before[run_id] = clock.monotonic() + self._plan.poll_s
-            self.watch(Step(run_id, attempt, "failed", told))
+            self._tell(Step(run_id, attempt, "failed", told))
         else:
             self.report.finished[run_id] = result.status
             self.report.failed.pop(run_id, None)
-            self.watch(Step(run_id, attempt, result.status, result.error))
+            self._tell(Step(run_id, attempt, result.status, result.error))
 
     def _refuse(self, step: Step) -> None:
         self.report.failed[step.run_id] = step.error or step.outcome
-        self.watch(step)
+        self._tell(step)
+
+    def _tell(self, step: Step) -> None:
+        try:
+            self.watch(step)
+        except Exception:  # whoever looks on harms no run
+            logger.exception("run %s: its step could not be told", step.run_id)
 
     async def _give_up(self, run_id: str, state: RunState) -> None:
         last = f"; the last error: {state.error}" if state.error else ""
@@ -247,4 +253,4 @@ class Worker:
         await self._park(run_id, reason)
         self.report.parked[run_id] = reason
         self.report.failed.pop(run_id, None)
-        self.watch(Step(run_id, state.attempts, "parked", reason))
+        self._tell(Step(run_id, state.attempts, "parked", reason))

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -60,14 +59,14 @@ class Stops:
         self.asked = number
         for caught in _SIGNALS:
             signal.signal(caught, signal.SIG_DFL)
-        last = threading.Timer(self._grace_s + LAST_S, _end_now)
-        last.daemon = True
-        last.start()
+        if hasattr(signal, "setitimer"):  # a timer, not a thread: a handler must not wait for locks
+            signal.signal(signal.SIGALRM, _end_now)
+            signal.setitimer(signal.ITIMER_REAL, self._grace_s + LAST_S)
         if self._loop is not None and self._worker is not None:
             self._loop.call_soon_threadsafe(self._worker.stop)
 
 
-def _end_now() -> None:
+def _end_now(*_: object) -> None:
     """A thread or a loop is stuck in somebody's code. What is recorded is on disk, and a dead worker's runs are free."""
     told = b"Something did not stop in time; the worker ends without it. Its runs can be resumed.\n"
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, told)

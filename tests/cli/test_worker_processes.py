@@ -60,6 +60,9 @@ async def answer(messages):
     if finished >= LIMIT and STUCK == "model":
         stuck()
         await asyncio.get_running_loop().create_future()
+    if finished >= LIMIT and STUCK == "pool":
+        stuck()
+        await asyncio.to_thread(time.sleep, 3600)  # Python waits for such threads at its end
     if finished >= LIMIT and STUCK == "loop":
         stuck()
         time.sleep(3600)
@@ -162,6 +165,7 @@ def test_workers_that_are_stopped_and_killed_leave_no_run_behind_and_charge_once
         ("model", signal.SIGINT, 130),
         ("tool", signal.SIGTERM, 0),
         ("loop", signal.SIGTERM, 1),
+        ("pool", signal.SIGTERM, 1),
     ],
 )
 def test_a_signal_ends_a_worker_within_five_seconds_whatever_hangs(

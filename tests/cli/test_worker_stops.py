@@ -68,6 +68,18 @@ async def test_a_damaged_log_is_told_once_and_does_not_keep_a_worker_from_being_
     assert "run 'damaged' is damaged at seq 2" in (refused.error or "")
 
 
+async def test_whoever_looks_on_and_fails_harms_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    def look_on(step: Step) -> None:
+        raise BrokenPipeError("nobody reads")
+
+    desk = Desk(until_idle=True, poll_s=0)
+    desk.worker.watch = look_on
+    desk.answer.set()
+    await desk.agent.aenqueue("go", run_id="r")
+    assert (await desk.worker.work()).finished == {"r": "completed"}
+    assert "its step could not be told" in caplog.text
+
+
 @pytest.mark.parametrize(
     "how", [{"concurrency": 0}, {"max_attempts": 0}, {"backoff_s": -1}, {"grace_s": float("nan")}]
 )

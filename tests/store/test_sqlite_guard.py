@@ -24,7 +24,12 @@ def spellings(path: Path) -> list[object]:
     link.symlink_to(path)
     return [
         *(str(path), path, os.fsencode(path), os.path.relpath(path), str(link)),
-        *(f"file:{path}?mode=ro", path.as_uri(), f"file://localhost{path}", f"{path.as_uri()}?immutable=1#x"),
+        *(
+            f"file:{path}?mode=ro",
+            path.as_uri(),
+            f"file://localhost{path}",
+            f"{path.as_uri()}?immutable=1#x",
+        ),
     ]
 
 

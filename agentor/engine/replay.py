@@ -319,7 +319,7 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         attempts=state.attempts + (not event.queued),
         empty_answers=0,
         mismatches=0,
-        started_at=event.started_at if state.started_at is None else state.started_at,
+        started_at=_first_start(state, event),
         ended_at=None,
         definition=event.definition,
         definitions=state.definitions | {event.definition}
@@ -327,6 +327,13 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         else state.definitions,
         has_start=True,
     )
+
+
+def _first_start(state: RunState, event: Event) -> float | None:
+    """When somebody first began; waiting in a queue is no beginning."""
+    if state.started_at is not None or event.queued:
+        return state.started_at
+    return event.started_at
 
 
 def _fork(state: RunState, event: Event, seq: int) -> RunState:

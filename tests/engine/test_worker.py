@@ -88,7 +88,7 @@ async def test_a_run_that_keeps_failing_is_tried_a_bounded_number_of_times_and_p
     await mine.aenqueue("go", run_id="r")
     with clock.installed(Later(0)) as later:
         worker = mine.worker(until_idle=True, max_attempts=3, backoff_s=10, poll_s=0.001)
-        for _ in range(200):
+        for _ in range(5000):
             if worker.report.parked:
                 break
             working = asyncio.create_task(worker.work())
@@ -158,3 +158,12 @@ async def test_a_stopped_worker_ends_what_it_has_where_it_is_recorded(store: Any
 def test_a_worker_without_a_store_is_refused() -> None:
     with pytest.raises(ConfigError, match="store"):
         agent().work()
+
+
+async def test_time_in_the_queue_does_not_count_against_the_deadline() -> None:
+    store = MemoryStore()
+    mine = agent(store, deadline_s=5)
+    await mine.aenqueue("go", run_id="r")
+    with clock.installed(Later(3600)):
+        report = await mine.awork(until_idle=True, poll_s=0.001)
+    assert report.finished == {"r": "completed"}

@@ -13,11 +13,11 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentor import blocking, inputs
-from agentor.consent import decide_call
+from agentor.consent import decide_call, find_pending
 from agentor.definition import describe, digest_of
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
-from agentor.engine.budget import Budget, read_budget
+from agentor.engine.budget import Budget
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event, RunResult
 from agentor.engine.models import ModelSettings, as_model
@@ -31,7 +31,7 @@ from agentor.errors import ConfigError
 from agentor.launch import Launch, OnChange, check_count, with_turns
 from agentor.output import OutputType
 from agentor.plan import Plan
-from agentor.recorded import stored
+from agentor.recorded import recorded, stored
 from agentor.streaming import StreamItem, item_of, live
 from agentor.tracing import Tracer, choose_tracer, traced
 from agentor.worker import Worker, WorkPlan, WorkReport
@@ -127,6 +127,7 @@ class Agentor:
             self._output.schema if self._output else None,
             {k: v for k, v in settings.items() if k != "unknown" and not k.startswith("extra_")},
         )
+        limit = inputs.checked_budget(budget, [name_of(self.model)])
         self._spec = AgentSpec(
             agent=self.name,
             models=[self.model],
@@ -138,7 +139,7 @@ class Agentor:
             durability=durability,
             tool_timeout_s=inputs.read_seconds("tool_timeout_s", tool_timeout_s),
             half_finished=half_finished,
-            budget=read_budget(budget),
+            budget=limit,
             deadline_s=inputs.read_seconds("deadline_s", deadline_s),
             definition=digest_of(defined),
             defined=defined,
@@ -278,10 +279,21 @@ class Agentor:
         `ConfigError` (a ValueError) if the call does not wait, or was decided already; `LeaseHeldError` while a worker
         is busy with the run.
         """
-        edited = None if args is None else inputs.read_arguments(args)
+        edited = None if args is None else await self._read_edited(run_id, call_id, args)
         by = None if by is None else inputs.read_text("by", by)
         decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
         await decide_call(stored(self.store), run_id, call_id, decision)
+
+    async def _read_edited(
+        self, run_id: str, call_id: str, args: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Other arguments for a call that waits, checked against its tool: they replace all that the model gave."""
+        edited = inputs.read_arguments(args)
+        state, _ = await recorded(stored(self.store), run_id)
+        tool = self.tools.get(find_pending(state, run_id, call_id).name)
+        if tool is not None:
+            inputs.check_arguments(tool, edited)
+        return edited
 
     def approve(
         self,

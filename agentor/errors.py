@@ -65,7 +65,9 @@ class RunNotFoundError(StoreError, KeyError):
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        super().__init__(f"no run {run_id!r} in this store; `list_runs()` names those there are")
+        super().__init__(
+            f"no run {run_id!r} in this store; `agentor runs` or store.list_runs() names those there are"
+        )
 
     __str__ = Exception.__str__  # KeyError would print the repr of the message
 
@@ -95,8 +97,8 @@ class LeaseHeldError(LeaseError):
 
     def __init__(self, run_id: str, owner: str | None, expires_at: float | None) -> None:
         super().__init__(
-            f"run {run_id!r} is held by {owner} until {expires_at}; try again later, "
-            "or wait for it with resume(run_id, wait=True)",
+            f"another worker has run {run_id!r} ({(owner or 'unknown').split('/')[0]}); try again later, "
+            "or wait for it: resume(run_id, wait=True)",
             run_id=run_id,
             owner=owner,
             expires_at=expires_at,

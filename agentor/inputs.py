@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from agentor.engine import strict_json
+from agentor.engine.budget import Budget, read_budget
 from agentor.engine.events import Message
 from agentor.engine.request import Transcript
 from agentor.engine.store.protocol import Store
+from agentor.engine.tools import InvalidArgumentsError, Tool
 from agentor.errors import ConfigError
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -71,6 +73,31 @@ def _read_message(message: Any, number: int) -> Message:
     return read
 
 
+def checked_budget(budget: Any, models: Iterable[str]) -> Budget | None:
+    """The budget, if every model has the price that it needs."""
+    read = read_budget(budget)
+    for model in models:
+        if read is not None:
+            read.check(model)
+    return read
+
+
+def check_approvals(tools: Mapping[str, Tool], store: Store | None) -> None:
+    for name, tool in tools.items():
+        if store is None and tool.needs_approval:
+            raise ConfigError(
+                f"tool {name!r} needs approval, and without a store nobody could give it later: Agentor(store='runs.db')"
+            )
+
+
+def check_arguments(tool: Tool, args: dict[str, Any]) -> None:
+    """`ConfigError` if the tool would not take these."""
+    try:
+        tool.validated(args)
+    except InvalidArgumentsError as error:
+        raise ConfigError(f"the arguments do not fit the tool {tool.name!r}: {error}") from None
+
+
 def read_text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{name} is text, not {type(value).__name__}")
@@ -84,6 +111,10 @@ def read_seconds(name: str, seconds: float | None) -> float | None:
 
 
 def read_arguments(args: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(args, Mapping):
+        raise ConfigError(
+            f"arguments are an object with a value for each name, not {type(args).__name__}"
+        )
     try:
         read: dict[str, Any] = strict_json.clean(dict(args))
     except (TypeError, ValueError) as error:

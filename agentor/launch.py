@@ -34,6 +34,7 @@ from agentor.errors import (
     SequenceConflictError,
     StoreError,
 )
+from agentor.inputs import check_approvals
 from agentor.output import OutputType
 from agentor.plan import Plan, plan_of
 from agentor.recorded import recorded, stored
@@ -62,6 +63,7 @@ class Launch:
 
     async def run(self, messages: Sequence[Message], run_id: str | None = None) -> RunResult:
         """A new run. `RunExistsError` if the id that was asked for is taken."""
+        check_approvals(self.spec.tools, self.store)
         if run_id is not None:
             await self._check_free(check_run_id(run_id))
         keeper = Keeper(self.store, run_id or new_run_id())

@@ -24,7 +24,7 @@ class Failure(click.ClickException):
     def __init__(self, error: BaseException) -> None:
         text = str(error) if isinstance(error, AgentorError) else f"{type(error).__name__}: {error}"
         notes = getattr(error, "__notes__", [])
-        super().__init__(one_line(" ".join([text, *notes]), 2000))
+        super().__init__(one_line(". ".join([text.removesuffix("."), *notes]), 2000))
 
 
 class WrongUsage(Failure):

@@ -31,6 +31,11 @@ class Budget:
         if self.tokens is None and self.money is None:
             raise ConfigError("budget: give tokens, money, or both")
 
+    def check(self, model: str) -> None:
+        """`ConfigError` if money is counted and the model has no price: better now than after it is paid."""
+        if self.money is not None:
+            self._cost(model, Usage())
+
     def spent(self, state: RunState) -> float:
         """Money spent so far. `ConfigError` names a model that has no price."""
         return sum(self._cost(model, usage) for model, usage in state.usage_by_model.items())
@@ -46,8 +51,8 @@ class Budget:
     def _cost(self, model: str, usage: Usage) -> float:
         if model not in self.prices:
             raise ConfigError(
-                f"budget: no price for the model {model!r}; add prices={{{model!r}: (per million input tokens, "
-                "per million output tokens)}}"
+                f"budget: no price for the model {model!r}; add it to prices: a pair of what a million input tokens "
+                "and a million output tokens cost"
             )
         given, made = self.prices[model]
         return (usage.input_tokens * given + usage.output_tokens * made) / 1_000_000

@@ -90,7 +90,7 @@ class Tool:
         if not callable(self.needs_approval):
             return self.needs_approval
         try:
-            given = self._validated(args)
+            given = self.validated(args)
         except InvalidArgumentsError:
             return False
         try:
@@ -116,7 +116,7 @@ class Tool:
         Raises `InvalidArgumentsError` for arguments that do not fit, and whatever the tool raises. `context` that
         is no `RunContext` is wrapped in one.
         """
-        keywords = self._validated(args)
+        keywords = self.validated(args)
         if self.context_param is not None:
             keywords[self.context_param] = _as_context(context)
         if _is_async(self.invoke):
@@ -141,7 +141,8 @@ class Tool:
             value = _collect(value)
         return result_text(value, self.max_result_chars)
 
-    def _validated(self, args: Any) -> dict[str, Any]:
+    def validated(self, args: Any) -> dict[str, Any]:
+        """The keyword arguments for `invoke`. `InvalidArgumentsError` names what does not fit."""
         if self.validate is not None:
             return self.validate(args)
         given = dict(check_object(args))

@@ -11,6 +11,7 @@ from agentor import (
     Agentor,
     ConfigError,
     LeaseHeldError,
+    MemoryStore,
     RunContext,
     RunNotFoundError,
     function_tool,
@@ -241,7 +242,7 @@ def test_a_predicate_judges_the_arguments_that_the_tool_would_get(args: Any, ask
         return "paid"
 
     model = ScriptedModel([calls(("pay", args)), says("done")])
-    result = Agentor("A", model=model, tools=[pay]).run("go")
+    result = Agentor("A", model=model, tools=[pay], store=MemoryStore()).run("go")
     assert (result.status == "paused") is asks
     assert all(amount <= 100 for amount in ran)
 
@@ -282,3 +283,23 @@ def test_an_approved_call_of_a_tool_that_was_withdrawn_does_not_run(paused: Any)
     result = desk.agent.resume("w")
     assert desk.ran["pay 3"] == 0
     assert "no longer available" in told(result)[0]
+
+
+def test_an_agent_that_nobody_could_decide_for_is_refused() -> None:
+    desk = Desk(None)
+    with pytest.raises(ConfigError, match="'pay' needs approval"):
+        desk.agent.run("go")
+    assert desk.model.requests == []
+
+
+def test_changed_arguments_that_the_tool_would_not_take_are_refused_and_use_up_nothing(
+    paused: Any,
+) -> None:
+    agent = Desk(paused).agent
+    for args in ({"amount": "much"}, {}, ["x"]):
+        with pytest.raises(ConfigError, match="arguments"):
+            agent.approve("r", "call_1", args=args)  # type: ignore[arg-type]
+    agent.approve("r", "call_1", args={"amount": "2"})
+    desk = Desk(paused)
+    desk.agent.resume("r")
+    assert desk.ran == {"pay 2": 1}

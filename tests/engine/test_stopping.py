@@ -173,7 +173,7 @@ def test_a_budget_of_money_needs_prices_and_counts_each_model_by_its_own() -> No
     result = agent(budget=Budget(money=21, prices=prices)).run("go")
     assert (result.status, result.usage.total_tokens) == ("budget", 30)
     with pytest.raises(ConfigError, match="no price for the model 'scripted'"):
-        agent(budget=Budget(money=1)).run("go")
+        agent(budget=Budget(money=1))
     for bad in ({}, {"tokens": 0}, {"money": -1}, {"tokens": True}):
         with pytest.raises(ConfigError, match="budget"):
             Budget(**bad)

@@ -12,6 +12,8 @@
 --                    so that a worker that was asleep for too long can be told from the one that took over.
 --   agentor_signals  what people ask of a run that somebody else works on, such as to cancel it; the worker looks
 --                    now and then, and deletes the row when it has done what was asked.
+--   agentor_outbox   what transactional tools want delivered: written in the commit of their call's result, deleted
+--                    when it was delivered.
 --   agentor_schema   which versions of this file's tables have been set up.
 --
 -- Who writes the next event? The writer names the seq it believes comes next, and the unique key lets one
@@ -106,3 +108,18 @@ CREATE TABLE agentor_signals (
     asked_by TEXT,
     PRIMARY KEY (run_id, kind)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE agentor_outbox (
+    number   INTEGER PRIMARY KEY AUTOINCREMENT,              -- in the order in which they were committed
+    run_id   TEXT    NOT NULL,
+    key      TEXT    NOT NULL,                               -- the same at each delivery
+    kind     TEXT    NOT NULL,
+    payload  TEXT    NOT NULL CHECK (json_valid(payload)),
+    put_at   REAL    NOT NULL,
+    due_at   REAL    NOT NULL,                               -- not to be claimed before
+    attempts INTEGER NOT NULL DEFAULT 0,
+    claim    TEXT,                                           -- of whoever delivers it now
+    error    TEXT                                            -- why the last attempt failed
+) STRICT;
+
+CREATE INDEX agentor_outbox_by_due ON agentor_outbox (due_at, number);

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         RunExistsError,
         RunNotFoundError,
         SequenceConflictError,
+        StatementError,
         StoreError,
     )
     from agentor.plan import Plan
@@ -58,6 +59,7 @@ _HOMES = {
         "RunExistsError",
         "RunNotFoundError",
         "SequenceConflictError",
+        "StatementError",
         "StoreError",
     ],
 }
@@ -88,6 +90,7 @@ __all__ = [
     "RunResult",
     "SQLiteStore",
     "SequenceConflictError",
+    "StatementError",
     "Store",
     "StoreError",
     "StreamItem",

@@ -15,6 +15,7 @@ from typing import Any
 from agentor import blocking, inputs
 from agentor.consent import decide_call, find_pending
 from agentor.definition import describe, digest_of
+from agentor.delivery import Handler, deliver
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
 from agentor.engine.budget import Budget
@@ -27,6 +28,7 @@ from agentor.engine.responses import Model
 from agentor.engine.runner import AgentSpec, HalfFinished
 from agentor.engine.store.protocol import Closes, Store, new_run_id
 from agentor.engine.tools import check_tools
+from agentor.engine.transact import check_transactional
 from agentor.errors import ConfigError
 from agentor.launch import Launch, OnChange, check_count, with_turns
 from agentor.output import OutputType
@@ -68,6 +70,8 @@ class Agentor:
         budget: Tokens, or a `Budget` of tokens and money, that a run may spend over all its segments; then it ends with
             status "budget".
         deadline_s: Seconds from a run's first start after which it ends with status "deadline", wherever it is.
+        transaction_limit_s: Seconds that a transactional tool without a timeout of its own may take; default 5.
+        atomic_batches: Transactional calls that the model asks for together are one commit: all of them, or none.
 
     Raises `ConfigError`, a ValueError, when the parts cannot work together.
     """
@@ -97,6 +101,8 @@ class Agentor:
         on_change: OnChange = "warn",
         budget: int | Budget | None = None,
         deadline_s: float | None = None,
+        transaction_limit_s: float | None = None,
+        atomic_batches: bool = False,
     ) -> None:
         if on_change not in ("warn", "refuse", "adopt"):
             raise ConfigError(f"on_change is 'warn', 'refuse' or 'adopt', not {on_change!r}")
@@ -141,6 +147,12 @@ class Agentor:
             half_finished=half_finished,
             budget=limit,
             deadline_s=inputs.read_seconds("deadline_s", deadline_s),
+            transaction_limit_s=check_transactional(
+                self.tools,
+                self.store,
+                inputs.read_seconds("transaction_limit_s", transaction_limit_s),
+            ),
+            atomic_batches=atomic_batches,
             definition=digest_of(defined),
             defined=defined,
         )
@@ -379,6 +391,30 @@ class Agentor:
     def work(self, **how: Any) -> WorkReport:
         """`awork` from synchronous code. Ctrl-C stops it in an orderly way."""
         return blocking.wait_for(lambda: self.awork(**how))
+
+    async def adeliver(
+        self, handler: Handler, *, until_idle: bool = True, claim_s: float = 60.0
+    ) -> int:
+        """Deliver what transactional tools have put into the store's outbox; how many letters that were.
+
+        Every letter is delivered at least once, roughly in the order of the commits. Any number of processes may do
+        this on one store.
+
+        Args:
+            handler: A function of (kind, payload, key), sync or async. When it returns, the letter is forgotten; when it
+                raises, the letter is tried again later, after 1, 2, 4 ... 300 seconds. `key` is the same each time.
+            until_idle: Return when no letter is due, although some may wait for another try; else go on until cancelled.
+            claim_s: Seconds after which a letter whose deliverer has said nothing is delivered by another.
+
+        Raises `ConfigError` if the store keeps no letters.
+        """
+        return await deliver(self.store, handler, until_idle, claim_s)
+
+    def deliver(self, handler: Handler, *, until_idle: bool = True, claim_s: float = 60.0) -> int:
+        """`adeliver` from synchronous code."""
+        return blocking.wait_for(
+            lambda: self.adeliver(handler, until_idle=until_idle, claim_s=claim_s)
+        )
 
     # Streams ------------------------------------------------------------------------------------------------------
 

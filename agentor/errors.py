@@ -5,7 +5,8 @@
     │  ├─ SequenceConflictError         another writer owns this (run, seq): stop this worker
     │  ├─ LogCorruptError               a gap or damage in the log: this run is not replayed
     │  ├─ RunNotFoundError (KeyError)
-    │  └─ RunExistsError (ValueError)
+    │  ├─ RunExistsError (ValueError)
+    │  └─ StatementError                a statement of a transactional tool was refused: see its `kind`
     ├─ LeaseError
     │  ├─ LeaseHeldError                somebody else works on the run: try later
     │  └─ LeaseLostError                somebody else took the run over: stop this worker
@@ -78,6 +79,19 @@ class RunExistsError(StoreError, ValueError):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(f"run {run_id!r} already exists; choose another id")
+
+
+class StatementError(StoreError):
+    """A statement of a transactional tool was refused, or its transaction has ended.
+
+    `kind`: "constraint" (the data does not allow it), "invalid" (no SQL, no such table, a value that cannot be bound),
+    "forbidden" (not for a tool), "failed" (the disk), "ended" (the whole transaction was rolled back, or is committed).
+    But for "ended" the statements before it stand, and the tool may go on.
+    """
+
+    def __init__(self, message: str, kind: str = "failed") -> None:
+        self.kind = kind
+        super().__init__(message)
 
 
 class LeaseError(AgentorError):

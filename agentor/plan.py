@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from agentor.engine import events as ev
 from agentor.engine.decide import AskModel, Finish, Reopen, decide, resumption
-from agentor.engine.effects import stricter
+from agentor.engine.effects import may_not_repeat, stricter
 from agentor.engine.events import Event
 from agentor.engine.replay import Batch, RunState
 from agentor.engine.request import Call
@@ -167,11 +167,10 @@ def _fate(batch: Batch, call: Call, tool: _Known | None) -> str:
         return "refused" if approval == "rejected" else "gone"
     if approval is not None:
         return {"asked": "wait", "approved": "run"}.get(approval, "refused")
-    started = call.position in batch.started
-    effect = stricter(batch.effects.get(call.position), tool.effect)
-    if started and effect == "once":
+    started, before = call.position in batch.started, batch.effects.get(call.position)
+    if started and may_not_repeat(before, tool.effect):
         return "in doubt"
-    safe = started and effect not in (None, "read")
+    safe = started and stricter(before, tool.effect) not in (None, "read")
     return "run" if safe or not tool.asks() else "wait"
 
 

@@ -35,7 +35,7 @@ MODEL_EDGE = (
 )
 TOOL_EDGE = (
     *("tools", "tool_signature", "tool_schema", "tool_fields", "tool_perform", "typed_dicts"),
-    *("strict_schema", "docstrings", "run_context", "result_text", "effects"),
+    *("strict_schema", "docstrings", "run_context", "result_text", "effects", "db"),
 )
 # From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
 FLOORS = {
@@ -49,9 +49,12 @@ FLOORS = {
         *(f"agentor.engine.{name}" for name in MODEL_EDGE),
         *(f"agentor.engine.{name}" for name in TOOL_EDGE),
     ],
-    "shell": [f"agentor.engine.{name}" for name in ("runner", "asking", "outbox", "calling")],
+    "shell": [
+        f"agentor.engine.{name}" for name in ("runner", "asking", "outbox", "calling", "transact")
+    ],
     "facade": [
         *("agentor.agent", "agentor.launch", "agentor.blocking", "agentor.streaming"),
+        "agentor.delivery",
         *("agentor.output", "agentor.tracing", "agentor.consent", "agentor.definition"),
         *(
             "agentor.plan",

@@ -11,13 +11,21 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
 from agentor.engine.daemon_thread import in_thread
-from agentor.engine.effects import Happened, Unknown, Verdict, find_out, stricter
+from agentor.engine.db import Db, ToolOutbox
+from agentor.engine.effects import (
+    Happened,
+    Unknown,
+    Verdict,
+    find_out,
+    may_not_repeat,
+    stricter,
+)
 from agentor.engine.events import Event
 from agentor.engine.redact import SECRETS
 from agentor.engine.replay import (
@@ -32,6 +40,7 @@ from agentor.engine.replay import (
 from agentor.engine.request import Call
 from agentor.engine.result_text import result_text
 from agentor.engine.staged import Staged
+from agentor.engine.store.transacting import Transaction
 from agentor.engine.tools import RunContext, Tool, ToolOutcome, perform
 
 logger = logging.getLogger("agentor")
@@ -62,6 +71,7 @@ class Calling:
         max_failures: int,
         timeout_s: float | None,
         check: Callable[[], None],
+        transaction_limit_s: float,
     ) -> None:
         self._tools = tools
         self._run_id = run_id
@@ -69,6 +79,7 @@ class Calling:
         self._context = context
         self._max_failures = max_failures
         self._timeout_s = timeout_s
+        self._transaction_limit_s = transaction_limit_s
         self._check = check  # raises when this worker may no longer act
         self._offered: tuple[frozenset[str], list[dict[str, Any]]] | None = None
         self._claimed: set[tuple[int, int]] = (
@@ -178,13 +189,26 @@ class Calling:
         is_ours = (batch.seq, call.position) in self._claimed
         return call.position in batch.started and not is_ours
 
+    def is_transactional(self, batch: Batch, call: Call) -> bool:
+        """Whether the call is to be run in a transaction."""
+        tool = self._tools[call.name]
+        return tool.effect == "transactional" and not self._may_not_start(batch, call)
+
+    def limit_s(self, call: Call) -> float:
+        """Seconds that a transactional call may take."""
+        own_s = self._tools[call.name].timeout_s
+        return self._transaction_limit_s if own_s is None else own_s
+
+    def _may_not_start(self, batch: Batch, call: Call) -> bool:
+        before, today = batch.effects.get(call.position), self._tools[call.name].effect
+        return self.is_in_doubt(batch, call) and may_not_repeat(before, today)
+
     # Running ------------------------------------------------------------------------------------------------------
 
     async def perform(self, batch: Batch, call: Call) -> ToolOutcome | Parked:
         """Run a call that is claimed. One in doubt is run only if its tool says that this is safe."""
         tool, context = self._tools[call.name], self._context_of(batch, call)
-        effect = stricter(batch.effects.get(call.position), tool.effect)
-        if effect == "once" and self.is_in_doubt(batch, call):
+        if self._may_not_start(batch, call):
             started_at = clock.now()
             match await self._verdict(tool, context):
                 case Happened(result):
@@ -194,8 +218,21 @@ class Calling:
                     return Parked()
                 case Unknown():
                     return ToolOutcome(NOT_KNOWN, IN_DOUBT, started_at, clock.now())
+        return await self._start(batch, call, context, self._timeout_s)
+
+    async def perform_in(self, transaction: Transaction, batch: Batch, call: Call) -> ToolOutcome:
+        """Run a transactional call that is claimed; what it writes goes into the transaction."""
+        context = self._context_of(batch, call)
+        key = context.idempotency_key or ""
+        context = replace(context, db=Db(transaction), outbox=ToolOutbox(transaction, key))
+        return await self._start(batch, call, context, self.limit_s(call))
+
+    async def _start(
+        self, batch: Batch, call: Call, context: RunContext, timeout_s: float | None
+    ) -> ToolOutcome:
         self._check()
-        outcome = await perform(tool, dict(context.args or {}), context, timeout_s=self._timeout_s)
+        tool = self._tools[call.name]
+        outcome = await perform(tool, dict(context.args or {}), context, timeout_s=timeout_s)
         if call.position not in batch.edited:
             return outcome
         note = f"(A person changed the arguments to {strict_json.dumps(context.args)}.)\n"

@@ -33,6 +33,17 @@ def stricter(one: str | None, other: str | None) -> str | None:
     return max(one, other, key=lambda effect: _STRICTNESS.get(effect, 3))
 
 
+def may_not_repeat(before: str | None, today: str | None) -> bool:
+    """Whether a call without a result must not simply be started again, by what the log and today's code say of it.
+
+    One that was started as transactional did not happen. One that was started otherwise may have, although its tool
+    is transactional by now.
+    """
+    if before == "transactional":
+        return False
+    return today == "transactional" or stricter(before, today) == "once"
+
+
 @dataclass(frozen=True, slots=True)
 class Happened:
     """The call took effect, and this is its result."""
@@ -70,6 +81,24 @@ def check_effect(
         raise ConfigError(
             f"tool {name!r}: needs_approval is True, False or a function of (ctx, args) that is not async, "
             f"not {needs_approval!r}"
+        )
+
+
+def check_transactional(name: str, invoke: Any, context_param: str | None) -> None:
+    """`ConfigError` if a function cannot work inside a transaction."""
+    call = getattr(type(invoke), "__call__", None)  # noqa: B004  # of an object that can be called
+    if any(
+        check(each)
+        for check in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+        for each in (invoke, call)
+    ):
+        raise ConfigError(
+            f"tool {name!r}: a transactional tool is a plain function, not async: while it runs everything else that "
+            "writes waits, so it must not wait for anything but its own statements"
+        )
+    if context_param is None:
+        raise ConfigError(
+            f"tool {name!r}: a transactional tool writes through ctx.db, so it needs a parameter `ctx: RunContext`"
         )
 
 

@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event
 from agentor.engine.store.protocol import AppendsMany, Lease, Store, Submits
-from agentor.errors import LeaseError, SequenceConflictError, StoreError
+from agentor.engine.store.transacting import Transaction, Transacts
+from agentor.errors import LeaseError, SequenceConflictError, StatementError, StoreError
 
 logger = logging.getLogger("agentor")
 
@@ -57,6 +58,40 @@ class Recorder:
             raise
         except Exception as error:
             self._failed(error)
+
+    async def begin(self, limit_s: float) -> Transaction:
+        """Open a transaction on the store, which must offer them. `StoreError`, `LeaseError`: it could not be."""
+        store: object = self._store
+        assert isinstance(store, Transacts)
+        if self.unsaved:
+            await self.save(())
+        if self._ensure is not None:
+            await self._ensure()
+        transaction = store.transact(self._run_id, self._lease(), limit_s)
+        try:
+            await asyncio.wrap_future(transaction.begun)
+        except asyncio.CancelledError:
+            transaction.abort()
+            raise
+        except Exception as error:
+            raise self._not_transacted(error) from error
+        return transaction
+
+    async def commit(self, transaction: Transaction, events: Sequence[Event]) -> None:
+        """What the transaction wrote, what is unsaved and the events: all on disk, or nothing of it."""
+        try:
+            await asyncio.wrap_future(transaction.commit([*self.unsaved, *events]))
+        except Exception as error:
+            raise self._not_transacted(error) from error
+        self.unsaved.clear()
+
+    def _not_transacted(self, error: Exception) -> Exception:
+        if isinstance(error, StatementError | SequenceConflictError | LeaseError):
+            return error
+        return StoreError(
+            f"run {self._run_id!r}: a transactional call could not be committed ({error}), so it did not happen; "
+            "the run has stopped. Resume it when the store is well again."
+        )
 
     async def _save(self, retries: bool) -> None:
         if self._ensure is not None:

@@ -31,7 +31,10 @@ CUT_REASONS: Final = frozenset({"length", "content_filter", "error"})
 WITHDRAWN: Final = "tool disabled"  # the error of a call to a tool that is no longer offered
 IN_DOUBT: Final = "outcome unknown"  # the error of a call that may have happened
 REJECTED: Final = "not approved"  # the error of a call that a person refused
-NO_FAILURES: Final = frozenset({WITHDRAWN, IN_DOUBT, REJECTED})  # errors that are not the tool's
+UNDONE: Final = "rolled back"  # the error of a call whose transaction failed with another call
+NO_FAILURES: Final = frozenset(
+    {WITHDRAWN, IN_DOUBT, REJECTED, UNDONE}
+)  # errors that are not the tool's
 
 DECLARED: Final = frozenset(
     {"idempotent", "transactional", "once"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
+from agentor.engine.db import NO_DB, NO_OUTBOX, Db, ToolOutbox
+
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
@@ -19,8 +21,9 @@ else:
 class RunContext(Generic[T]):
     """Given to a tool that has a parameter annotated `RunContext` (or `RunContext[Deps]`, `RunContext | None`).
 
-    The model neither sees nor fills that parameter. Every field is None where there is nothing to say: a run
-    without a store has no `run_id`, a tool called by hand no `call_id`.
+    The model neither sees nor fills that parameter. A field is None where there is nothing to say: a run
+    without a store has no `run_id`, a tool called by hand no `call_id`. `db` and `outbox` are for transactional tools;
+    elsewhere their use is a `ConfigError`.
     """
 
     context: T | Any = (
@@ -30,3 +33,7 @@ class RunContext(Generic[T]):
     call_id: str | None = None
     idempotency_key: str | None = None  # the same each time one call is tried again
     args: dict[str, Any] | None = None  # of the call, as the model wrote them
+    db: Db = NO_DB  # of a transactional tool: its own tables in the store's file
+    outbox: ToolOutbox = (
+        NO_OUTBOX  # of a transactional tool: what is to be delivered once it is committed
+    )

@@ -40,6 +40,7 @@ from agentor.engine.result_text import error_text
 from agentor.engine.staged import Staged
 from agentor.engine.store.protocol import Store
 from agentor.engine.tools import Tool, ToolOutcome
+from agentor.engine.transact import LIMIT_S, transact
 from agentor.errors import AgentorError, LeaseError, ModelError, OutputMismatchError, StoreError
 
 logger = logging.getLogger("agentor")
@@ -63,6 +64,8 @@ class AgentSpec:
     half_finished: HalfFinished | None = None
     budget: Budget | None = None
     deadline_s: float | None = None  # from the start of the run
+    transaction_limit_s: float = LIMIT_S
+    atomic_batches: bool = False
     definition: str | None = None  # a digest of the next
     defined: dict[str, Any] | None = None  # what a run depends on of the agent
 
@@ -100,8 +103,10 @@ class Runner:
             spec.max_tool_failures,
             spec.tool_timeout_s,
             self._keeper.check,
+            spec.transaction_limit_s,
         )
         self._running: set[asyncio.Task[None]] = set()
+        self._recording = asyncio.Lock()  # each result takes the next seq
         self._started_at = clock.now()
 
     @property
@@ -190,7 +195,25 @@ class Runner:
         async def run(call: Call) -> None:
             arrived.append((call, await self._calling.perform(claimed, call)))
 
-        await self._record_as_they_arrive([run(call) for call in ready], arrived)
+        groups = self._transactions(claimed, ready)
+        plain = [call for call in ready if not any(call in group for group in groups)]
+        running = [run(call) for call in plain]
+        running += [self._transact(claimed, group) for group in groups]
+        await self._record_as_they_arrive(running, arrived)
+
+    def _transactions(self, batch: Batch, ready: Sequence[Call]) -> list[list[Call]]:
+        """The transactional calls, those together that are one commit."""
+        calls = [call for call in ready if self._calling.is_transactional(batch, call)]
+        return [calls] if calls and self._spec.atomic_batches else [[call] for call in calls]
+
+    async def _transact(self, batch: Batch, calls: Sequence[Call]) -> None:
+        """Nothing else of this run is recorded meanwhile: the seq of the results is known when they commit."""
+        async with self._recording:
+            self._keeper.check()
+            staged = await transact(
+                self._calling, self._recorder, self.state, batch, calls, self._adopt
+            )
+            await self._show(staged)
 
     def _check_claimed(self, calls: Sequence[Call]) -> None:
         """A tool with a declared effect starts only if a crash would find its claim: best effort is not enough."""
@@ -234,12 +257,15 @@ class Runner:
                 task.cancel()
             if running:
                 await asyncio.wait(running)
+            for task in running:  # the first failure is told; another one is only seen
+                task.cancelled() or task.exception()
 
     async def _record_arrived(self, arrived: deque[tuple[Call, ToolOutcome | Parked]]) -> None:
-        staged = Staged(self.state)
-        while arrived:
-            self._calling.add_outcome(staged, *arrived.popleft())
-        await self._record(staged)
+        async with self._recording:
+            staged = Staged(self.state)
+            while arrived:
+                self._calling.add_outcome(staged, *arrived.popleft())
+            await self._record(staged)
 
     # Recording ----------------------------------------------------------------------------------------------------
 
@@ -248,8 +274,14 @@ class Runner:
         if not staged.events:
             return
         await self._recorder.save(staged.events)
+        self._adopt(staged)
+        await self._show(staged)
+
+    def _adopt(self, staged: Staged) -> None:
         self.state = staged.state
         self.events.extend(staged.events)
+
+    async def _show(self, staged: Staged) -> None:
         for event in staged.events:
             await self._audience.show(event)
 

@@ -60,7 +60,11 @@ async def perform(
         error = "CancelledError" if attempt.error is None else error_text(attempt.error)
         _logger.info("tool %s failed: %s", tool.name, error, exc_info=attempt.error)
     else:
-        error = f"TimeoutError: no result within {limit_s:g} s; whether it took effect is not known"
+        is_undone = tool.effect == "transactional"
+        known = (
+            "what it wrote was rolled back" if is_undone else "whether it took effect is not known"
+        )
+        error = f"TimeoutError: no result within {limit_s:g} s; {known}"
     return ToolOutcome(f"Error: {error}", error, attempt.started_at, clock.now())
 
 

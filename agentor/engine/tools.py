@@ -23,7 +23,7 @@ from agentor.engine import strict_json
 from agentor.engine.argument_faults import InvalidArgumentsError, check_object
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.docstrings import read_docstring
-from agentor.engine.effects import Effect, OnDoubt, check_effect
+from agentor.engine.effects import Effect, OnDoubt, check_effect, check_transactional
 from agentor.engine.result_text import RESULT_LIMIT, error_text, result_text
 from agentor.engine.run_context import RunContext
 from agentor.engine.tool_perform import ToolOutcome, perform
@@ -78,6 +78,8 @@ class Tool:
                 f"tool {self.name!r}: parameters must be a JSON Schema with type 'object' at its root"
             )
         check_effect(self.name, self.effect, self.reconcile, self.on_doubt, self.needs_approval)
+        if self.effect == "transactional":
+            check_transactional(self.name, self.invoke, self.context_param)
         _check_positive(self.name, "timeout_s", self.timeout_s)
         _check_positive(self.name, "max_result_chars", self.max_result_chars)
 
@@ -249,7 +251,8 @@ def function_tool(function: Any = None, /, **options: Any) -> Any:
         strict: Have the provider keep to the schema to the letter (OpenAI's strict mode).
         max_result_chars: Where a longer result is cut.
         effect: What a second start of one call would do: "read" (harmless, the default), "idempotent" (safe with
-            the same `ctx.idempotency_key`), "transactional" (writes only through `ctx.db`), or "once" (must not be).
+            the same `ctx.idempotency_key`), "transactional" (sync, and writes only through `ctx.db`: what it writes and
+            its result are one commit, or neither), or "once" (must not be).
         reconcile: For "once": a function of the `RunContext` (`ctx.args`, `ctx.idempotency_key`) that finds out what
             became of a call in doubt: `Happened(result)`, `DidNotHappen()` or `Unknown()`.
         on_doubt: When nobody knows: "tell" the model so, or "park" the run until a person decides.

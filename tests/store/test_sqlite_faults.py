@@ -306,7 +306,7 @@ def test_a_database_with_a_damaged_page_is_a_store_error(tmp_path: Path) -> None
         for seq in range(1, 200):
             store.append("run", said("x" * 200, seq))
     content = bytearray(path.read_bytes())
-    content[4096 * 8 :] = b"\xff" * (len(content) - 4096 * 8)
+    content[4096 * 18 :] = b"\xff" * (len(content) - 4096 * 18)  # behind the schema's own pages
     path.write_bytes(content)
     with (
         SQLiteStore(path) as store,

@@ -47,7 +47,15 @@ def test_every_table_is_strict_and_every_name_has_the_prefix(path: Path) -> None
         "SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite_%'"
     ).fetchall()
     assert dict(tables) == dict.fromkeys(
-        ["agentor_events", "agentor_leases", "agentor_runs", "agentor_schema", "agentor_signals"], 1
+        [
+            "agentor_events",
+            "agentor_leases",
+            "agentor_outbox",
+            "agentor_runs",
+            "agentor_schema",
+            "agentor_signals",
+        ],
+        1,
     )
     names = connection.execute("SELECT name FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")
     assert all(name.startswith("agentor_") for (name,) in names)

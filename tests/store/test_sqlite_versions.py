@@ -58,6 +58,7 @@ def test_a_file_of_an_older_version_opens_and_is_as_good_as_a_new_one(
         assert [event.text for event in store.load("fork")][1:3] == ["two", "three"]
         assert [len(store.load(run_id)) for run_id in store.list_runs()] == [5, 1, 4, 3]
         assert store.asked("open") == ["cancel"]
+        assert store.undelivered() == 1
         assert store.integrity_check() == []
         store.append("open", Event("run_end", status="completed", seq=2))
         assert len(store.load(fork_run(store, "fork", at=2))) == 3

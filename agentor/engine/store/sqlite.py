@@ -21,6 +21,7 @@ from agentor.engine.store import sqlite_deleting as deleting
 from agentor.engine.store import sqlite_guard as guard
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store import sqlite_log as log
+from agentor.engine.store import sqlite_outbox as outbox
 from agentor.engine.store import sqlite_runs as runs
 from agentor.engine.store import sqlite_signals as signals
 from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
@@ -38,8 +39,10 @@ from agentor.engine.store.sqlite_file import (
 )
 from agentor.engine.store.sqlite_readers import Readers
 from agentor.engine.store.sqlite_runs import RunRow
+from agentor.engine.store.sqlite_transact import SQLiteTransaction
 from agentor.engine.store.sqlite_writer import Writer
 from agentor.engine.store.tailing import Bell, Found, News, Tailing
+from agentor.engine.store.transacting import Letter
 from agentor.errors import ConfigError, StoreError
 
 __all__ = ["RunRow", "SQLiteStore"]
@@ -277,6 +280,33 @@ class SQLiteStore(Tailing):
         check_run_id(run_id)
         self._write(lambda connection: signals.answered(connection, run_id, check_signal(kind)))
 
+    def transact(
+        self, run_id: str, lease: Lease | None = None, limit_s: float = 5.0
+    ) -> SQLiteTransaction:
+        """Open a transaction for a tool's own tables and the run's events: see `Transacts`."""
+        transaction = SQLiteTransaction(check_run_id(run_id), lease, limit_s)
+        self._check_writable()
+        transaction.submitted(self._writer.submit_alone(transaction.serve))
+        return transaction
+
+    def claim_letter(self, ttl_s: float) -> Letter | None:
+        """The oldest letter of the outbox that is due, for nobody else during `ttl_s` seconds."""
+        if not self._read(outbox.is_due):
+            return None  # without a commit
+        return self._write(lambda connection: outbox.claim(connection, ttl_s))
+
+    def letter_delivered(self, letter: Letter) -> None:
+        """Forget a letter; nothing happens if somebody else has claimed it since."""
+        self._write(lambda connection: outbox.delivered(connection, letter))
+
+    def letter_failed(self, letter: Letter, wait_s: float, error: str) -> None:
+        """Let a letter be claimed again in `wait_s` seconds."""
+        self._write(lambda connection: outbox.failed(connection, letter, wait_s, error))
+
+    def undelivered(self) -> int:
+        """How many letters the outbox holds, claimed ones included."""
+        return self._read(outbox.left)
+
     def close(self) -> None:
         """Commit what is waiting and close the file; every later call is a `StoreError`. Closing twice is fine."""
         self._bell.close()
@@ -289,9 +319,12 @@ class SQLiteStore(Tailing):
         self.close()
 
     def _submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
+        self._check_writable()
+        return self._writer.submit(operation)
+
+    def _check_writable(self) -> None:
         self._check_process()
         refuse_newer(self._version, self.path)
-        return self._writer.submit(operation)
 
     def _write(self, operation: Callable[[apsw.Connection], T]) -> T:
         return self._submit(operation).result()

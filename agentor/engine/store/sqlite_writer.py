@@ -8,9 +8,10 @@ of its own, so that one refusal fails one caller. A caller's future is done when
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -32,6 +33,7 @@ IDLE_S = 1.0  # without work, after which the WAL is folded into the file
 @dataclass(slots=True)
 class _Submission(Generic[T]):
     operation: Callable[[apsw.Connection], T]
+    is_alone: bool = False
     future: Future[T] = field(default_factory=Future)
     value: Any = None
     refusal: BaseException | None = None
@@ -59,7 +61,13 @@ class Writer:
 
     def submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
         """Queue an operation. Blocks only while MAX_WAITING others wait."""
-        submission = _Submission(operation)
+        return self._queue(_Submission(operation))
+
+    def submit_alone(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
+        """`submit`, for a commit of its own: nobody else is harmed if SQLite gives up its transaction."""
+        return self._queue(_Submission(operation, is_alone=True))
+
+    def _queue(self, submission: _Submission[T]) -> Future[T]:
         if self._waiting.qsize() >= MAX_WAITING:
             with self._room:
                 self._room.wait_for(lambda: self._waiting.qsize() < MAX_WAITING)
@@ -101,8 +109,9 @@ class Writer:
         open_for_more = True
         while open_for_more:
             batch, open_for_more = self._next_batch()
-            if wanted := [each for each in batch if each.future.set_running_or_notify_cancel()]:
-                self._answer(wanted)
+            for group in _groups(batch):
+                if wanted := [each for each in group if each.future.set_running_or_notify_cancel()]:
+                    self._answer(wanted)
         self._close_connection()
 
     def _next_batch(self) -> tuple[list[_Submission[Any]], bool]:
@@ -196,3 +205,12 @@ def _settle(submission: _Submission[Any]) -> None:
         submission.future.set_exception(submission.refusal)
     else:
         submission.future.set_result(submission.value)
+
+
+def _groups(batch: list[_Submission[Any]]) -> Iterator[list[_Submission[Any]]]:
+    """What is committed together, in order."""
+    for is_alone, group in itertools.groupby(batch, lambda submission: submission.is_alone):
+        if is_alone:
+            yield from ([submission] for submission in group)
+        else:
+            yield list(group)

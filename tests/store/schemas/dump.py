@@ -25,6 +25,9 @@ def fill(store: SQLiteStore) -> None:
     fork_run(store, "done", "fork", at=3)
     fork_run(store, "gone", "orphan", at=2)
     store.delete("gone")
+    transaction = store.transact("open")
+    transaction.put("mail", '{"to": "Ada"}', "open:2:0")
+    transaction.commit([]).result()
     store.acquire("open", "somebody", 0.001)
     store.ask("open", "cancel", by="Ada")
 

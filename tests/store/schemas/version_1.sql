@@ -8,23 +8,36 @@ CREATE TABLE agentor_events (
     body        TEXT    NOT NULL CHECK (json_valid(body)),
     UNIQUE (run_id, seq)
 ) STRICT;
-INSERT INTO "agentor_events" VALUES(1,'done',1,'run_start',1.79600146795325756078e+09,'{"type":"run_start","agent":"Ada","model":"m","messages":[{"role":"user","content":"hi"}],"seq":1}');
-INSERT INTO "agentor_events" VALUES(2,'done',2,'message',1.79600146795325756078e+09,'{"type":"message","text":"two","seq":2}');
-INSERT INTO "agentor_events" VALUES(3,'done',3,'message',1.79600146795325756078e+09,'{"type":"message","text":"three","seq":3}');
-INSERT INTO "agentor_events" VALUES(4,'done',4,'generation',1.79600146795325756078e+09,'{"type":"generation","text":"said","usage":{"input_tokens":10,"output_tokens":5,"total_tokens":15,"cached_tokens":4,"reasoning_tokens":1},"seq":4}');
-INSERT INTO "agentor_events" VALUES(5,'done',5,'run_end',1.79600146795325756078e+09,'{"type":"run_end","status":"completed","ended_at":99.5,"seq":5}');
-INSERT INTO "agentor_events" VALUES(6,'gone',1,'run_start',1.79600146795684719085e+09,'{"type":"run_start","agent":"Ada","model":"m","messages":[{"role":"user","content":"hi"}],"seq":1}');
-INSERT INTO "agentor_events" VALUES(7,'gone',2,'message',1.79600146795684719085e+09,'{"type":"message","text":"two","seq":2}');
-INSERT INTO "agentor_events" VALUES(11,'open',1,'run_start',1.79600146796080946919e+09,'{"type":"run_start","agent":"Ada","model":"m","messages":[{"role":"user","content":"hi"}],"seq":1}');
-INSERT INTO "agentor_events" VALUES(12,'fork',4,'fork',1.79600146796614503863e+09,'{"type":"fork","forked_from":"done","forked_at":3,"started_at":1796001467.9648526,"ended_at":1796001467.9648526,"seq":4}');
-INSERT INTO "agentor_events" VALUES(13,'orphan',3,'fork',1.79600146796953678137e+09,'{"type":"fork","forked_from":"gone","forked_at":2,"started_at":1796001467.9688158,"ended_at":1796001467.9688158,"seq":3}');
+INSERT INTO "agentor_events" VALUES(1,'done',1,'run_start',1.79600192817743754391e+09,'{"type":"run_start","agent":"Ada","model":"m","messages":[{"role":"user","content":"hi"}],"seq":1}');
+INSERT INTO "agentor_events" VALUES(2,'done',2,'message',1.79600192817743754391e+09,'{"type":"message","text":"two","seq":2}');
+INSERT INTO "agentor_events" VALUES(3,'done',3,'message',1.79600192817743754391e+09,'{"type":"message","text":"three","seq":3}');
+INSERT INTO "agentor_events" VALUES(4,'done',4,'generation',1.79600192817743754391e+09,'{"type":"generation","text":"said","usage":{"input_tokens":10,"output_tokens":5,"total_tokens":15,"cached_tokens":4,"reasoning_tokens":1},"seq":4}');
+INSERT INTO "agentor_events" VALUES(5,'done',5,'run_end',1.79600192817743754391e+09,'{"type":"run_end","status":"completed","ended_at":99.5,"seq":5}');
+INSERT INTO "agentor_events" VALUES(6,'gone',1,'run_start',1.79600192818490886686e+09,'{"type":"run_start","agent":"Ada","model":"m","messages":[{"role":"user","content":"hi"}],"seq":1}');
+INSERT INTO "agentor_events" VALUES(7,'gone',2,'message',1.79600192818490886686e+09,'{"type":"message","text":"two","seq":2}');
+INSERT INTO "agentor_events" VALUES(11,'open',1,'run_start',1.79600192820890545847e+09,'{"type":"run_start","agent":"Ada","model":"m","messages":[{"role":"user","content":"hi"}],"seq":1}');
+INSERT INTO "agentor_events" VALUES(12,'fork',4,'fork',1.79600192821106362348e+09,'{"type":"fork","forked_from":"done","forked_at":3,"started_at":1796001928.2097118,"ended_at":1796001928.2097118,"seq":4}');
+INSERT INTO "agentor_events" VALUES(13,'orphan',3,'fork',1.79600192821788334851e+09,'{"type":"fork","forked_from":"gone","forked_at":2,"started_at":1796001928.217018,"ended_at":1796001928.217018,"seq":3}');
 CREATE TABLE agentor_leases (
     run_id     TEXT    PRIMARY KEY,
     owner      TEXT,                                     -- NULL: free
     term       INTEGER NOT NULL CHECK (term > 0),
     expires_at REAL    NOT NULL
 ) STRICT, WITHOUT ROWID;
-INSERT INTO "agentor_leases" VALUES('open','somebody',1,1.79600146797808599466e+09);
+INSERT INTO "agentor_leases" VALUES('open','somebody',1,1.79600192824817609781e+09);
+CREATE TABLE agentor_outbox (
+    number   INTEGER PRIMARY KEY AUTOINCREMENT,              -- in the order in which they were committed
+    run_id   TEXT    NOT NULL,
+    key      TEXT    NOT NULL,                               -- the same at each delivery
+    kind     TEXT    NOT NULL,
+    payload  TEXT    NOT NULL CHECK (json_valid(payload)),
+    put_at   REAL    NOT NULL,
+    due_at   REAL    NOT NULL,                               -- not to be claimed before
+    attempts INTEGER NOT NULL DEFAULT 0,
+    claim    TEXT,                                           -- of whoever delivers it now
+    error    TEXT                                            -- why the last attempt failed
+) STRICT;
+INSERT INTO "agentor_outbox" VALUES(1,'open','open:2:0','mail','{"to": "Ada"}',1.79600192824148702621e+09,0.0,0,NULL,NULL);
 CREATE TABLE agentor_runs (
     number           INTEGER PRIMARY KEY AUTOINCREMENT,  -- order of creation
     run_id           TEXT    NOT NULL UNIQUE,
@@ -50,16 +63,16 @@ CREATE TABLE agentor_runs (
     deleted_at       REAL,                               -- then it is no run any more: see below
     CHECK ((parent IS NULL) = (parent_seq = 0))
 ) STRICT;
-INSERT INTO "agentor_runs" VALUES(1,'done',NULL,0,5,'completed',NULL,'Ada','m',NULL,NULL,1,10,5,15,4,1,1.79600146795325756078e+09,1.79600146795325756078e+09,NULL,99.5,NULL);
-INSERT INTO "agentor_runs" VALUES(2,'gone',NULL,0,2,'completed',NULL,'Ada','m',NULL,NULL,1,10,5,15,4,1,1.79600146795684719085e+09,1.79600146795684719085e+09,NULL,99.5,1.79600146797276759152e+09);
-INSERT INTO "agentor_runs" VALUES(3,'open',NULL,0,1,'unfinished',NULL,'Ada','m',NULL,NULL,0,0,0,0,0,0,1.79600146796080946919e+09,1.79600146796080946919e+09,NULL,NULL,NULL);
-INSERT INTO "agentor_runs" VALUES(4,'fork','done',3,4,'unfinished',NULL,'Ada','m','done',3,0,0,0,0,0,0,1.7960014679660565853e+09,1.79600146796614503863e+09,NULL,NULL,NULL);
-INSERT INTO "agentor_runs" VALUES(5,'orphan','gone',2,3,'unfinished',NULL,'Ada','m','gone',2,0,0,0,0,0,0,1.79600146796949648861e+09,1.79600146796953678137e+09,NULL,NULL,NULL);
+INSERT INTO "agentor_runs" VALUES(1,'done',NULL,0,5,'completed',NULL,'Ada','m',NULL,NULL,1,10,5,15,4,1,1.79600192817743754391e+09,1.79600192817743754391e+09,NULL,99.5,NULL);
+INSERT INTO "agentor_runs" VALUES(2,'gone',NULL,0,2,'completed',NULL,'Ada','m',NULL,NULL,1,10,5,15,4,1,1.79600192818490886686e+09,1.79600192818490886686e+09,NULL,99.5,1.79600192822488760949e+09);
+INSERT INTO "agentor_runs" VALUES(3,'open',NULL,0,1,'unfinished',NULL,'Ada','m',NULL,NULL,0,0,0,0,0,0,1.79600192820890545847e+09,1.79600192820890545847e+09,NULL,NULL,NULL);
+INSERT INTO "agentor_runs" VALUES(4,'fork','done',3,4,'unfinished',NULL,'Ada','m','done',3,0,0,0,0,0,0,1.79600192821093559264e+09,1.79600192821106362348e+09,NULL,NULL,NULL);
+INSERT INTO "agentor_runs" VALUES(5,'orphan','gone',2,3,'unfinished',NULL,'Ada','m','gone',2,0,0,0,0,0,0,1.79600192821782684324e+09,1.79600192821788334851e+09,NULL,NULL,NULL);
 CREATE TABLE agentor_schema (
     version    INTEGER PRIMARY KEY,
     applied_at REAL    NOT NULL
 ) STRICT;
-INSERT INTO "agentor_schema" VALUES(1,1.79600146794026660924e+09);
+INSERT INTO "agentor_schema" VALUES(1,1.79600192813902592662e+09);
 CREATE TABLE agentor_signals (
     run_id   TEXT NOT NULL,
     kind     TEXT NOT NULL,
@@ -67,7 +80,7 @@ CREATE TABLE agentor_signals (
     asked_by TEXT,
     PRIMARY KEY (run_id, kind)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO "agentor_signals" VALUES('open','cancel',1.79600146797921347615e+09,'Ada');
+INSERT INTO "agentor_signals" VALUES('open','cancel',1.79600192825702619555e+09,'Ada');
 CREATE INDEX agentor_runs_by_status  ON agentor_runs (status, number);
 CREATE INDEX agentor_runs_by_agent   ON agentor_runs (agent, number);
 CREATE INDEX agentor_runs_by_created ON agentor_runs (created_at, number);
@@ -83,7 +96,9 @@ CREATE TRIGGER agentor_events_no_update BEFORE UPDATE ON agentor_events
 BEGIN
     SELECT RAISE(ABORT, 'agentor_events: an event is never changed');
 END;
+CREATE INDEX agentor_outbox_by_due ON agentor_outbox (due_at, number);
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('agentor_runs',5);
 INSERT INTO "sqlite_sequence" VALUES('agentor_events',13);
+INSERT INTO "sqlite_sequence" VALUES('agentor_outbox',1);
 COMMIT;

@@ -1,0 +1,199 @@
+"""What a tool's statements cannot do: touch the engine's tables, other files, the transaction, or the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentor import SQLiteStore, StatementError
+from agentor.engine.events import Event
+from agentor.engine.store.sqlite_transact import SQLiteTransaction
+from tests.transactional.bank import look
+
+TABLES = ("events", "runs", "leases", "signals", "schema", "outbox")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "app.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SQLiteStore]:
+    with SQLiteStore(path) as store:
+        store.append("secret", Event("message", text="canary"))
+        look(path, "CREATE TABLE mine (id INTEGER PRIMARY KEY AUTOINCREMENT, text)")
+        look(path, "CREATE VIEW peek AS SELECT body FROM agentor_events")
+        yield store
+
+
+def refused(store: SQLiteStore, sql: str) -> StatementError:
+    """The error of a statement, which left nothing behind and everything usable."""
+    ours = "SELECT name, sql FROM sqlite_schema WHERE name LIKE 'agentor%' ORDER BY 1"
+    before = look(Path(store.path), ours), store.load("secret")
+    transaction = store.transact("run")
+    with pytest.raises(StatementError) as caught:
+        _execute_and_commit(transaction, sql)
+    transaction.abort()
+    assert (look(Path(store.path), ours), store.load("secret")) == before
+    assert store.load("run") == []
+    assert store.integrity_check() == []
+    return caught.value
+
+
+def _execute_and_commit(transaction: SQLiteTransaction, sql: str) -> None:
+    transaction.execute(sql, ())
+    transaction.commit([Event("message", text="done")]).result()
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM {}",
+        "SELECT count(*) FROM {}",
+        "SELECT 1 FROM {} LIMIT 0",
+        "SELECT * FROM main.{}",
+        "INSERT INTO {} DEFAULT VALUES",
+        "INSERT INTO mine (text) SELECT 1 FROM {}",
+        "DELETE FROM {}",
+        "DROP TABLE {}",
+        "ALTER TABLE {} ADD COLUMN mine",
+        "ALTER TABLE {} RENAME TO mine_now",
+        "CREATE INDEX mine_index ON {} (rowid)",
+        "CREATE TRIGGER mine_trigger AFTER INSERT ON {} BEGIN SELECT 1; END",
+        "CREATE TABLE stolen AS SELECT * FROM {}",
+        "WITH stolen AS (SELECT * FROM {}) SELECT * FROM stolen",
+        "UPDATE mine SET text = (SELECT count(*) FROM {})",
+        "SELECT 1 WHERE EXISTS (SELECT * FROM {})",
+    ],
+)
+def test_the_engines_tables_are_out_of_reach(store: SQLiteStore, table: str, sql: str) -> None:
+    error = refused(store, sql.format(f"agentor_{table}"))
+    assert error.kind in ("forbidden", "invalid")
+    assert "canary" not in str(error)
+    assert refused(store, sql.format(f"AGENTOR_{table.upper()}")).kind == error.kind
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE agentor_events SET body = '{}'",
+        "SELECT * FROM peek",  # a view does not lend its eyes
+        "CREATE TRIGGER t AFTER INSERT ON mine BEGIN DELETE FROM agentor_leases; END;"
+        "INSERT INTO mine (text) VALUES ('x')",
+        "CREATE TABLE agentor_mine (x)",
+        "CREATE TABLE Agentor_mine (x)",
+        "CREATE VIEW agentor_mine AS SELECT 1",
+        "CREATE INDEX agentor_mine ON mine (text)",
+        "ALTER TABLE mine RENAME TO agentor_mine",
+        "DROP TRIGGER agentor_events_no_gap",
+        "DROP INDEX agentor_runs_by_status",
+        "DELETE FROM sqlite_sequence WHERE name = 'agentor_events'",
+        "UPDATE sqlite_sequence SET seq = 9 WHERE name LIKE 'agentor%'",
+        "CREATE VIRTUAL TABLE f USING fts5 (body, content='agentor_events');"
+        "INSERT INTO f (f) VALUES ('rebuild')",
+        "ATTACH ':memory:' AS other",
+        "DETACH main",
+        "BEGIN",
+        "COMMIT",
+        "END",
+        "ROLLBACK",
+        "SAVEPOINT mine",
+        "RELEASE request",
+        "ROLLBACK TO request",
+        "ROLLBACK TO one",
+        "VACUUM",
+        "VACUUM INTO 'copy.db'",
+        "ANALYZE",
+        "REINDEX",
+        "CREATE TEMP TABLE hidden (x)",
+        "CREATE TABLE temp.agentor_events (x)",
+        "CREATE TEMP VIEW agentor_events AS SELECT 1",
+        "CREATE TEMP TRIGGER t AFTER INSERT ON mine BEGIN SELECT 1; END",
+        "CREATE VIRTUAL TABLE d USING dbstat",
+        "SELECT load_extension('x')",
+        "UPDATE sqlite_schema SET sql = ''",
+        *(
+            f"PRAGMA {each}"
+            for each in (
+                *(
+                    "journal_mode = DELETE",
+                    "journal_mode",
+                    "synchronous = OFF",
+                    "foreign_keys = OFF",
+                ),
+                *(
+                    "writable_schema = ON",
+                    "query_only = ON",
+                    "wal_checkpoint",
+                    "schema_version = 7",
+                ),
+                *("locking_mode = EXCLUSIVE", "auto_vacuum = NONE", "incremental_vacuum"),
+                *("busy_timeout = 0", "recursive_triggers = ON", "temp_store_directory = '/'"),
+                *("cache_size = 1", "optimize", "mmap_size = 0", "encoding"),
+            )
+        ),
+        "SELECT * FROM pragma_journal_mode",
+    ],
+)
+def test_what_is_not_for_a_tool_is_refused(store: SQLiteStore, sql: str) -> None:
+    assert refused(store, sql).kind in ("forbidden", "invalid")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE other (x PRIMARY KEY, y AS (x + 1)) STRICT, WITHOUT ROWID"
+        .replace("x PRIMARY KEY", "x INTEGER PRIMARY KEY").replace("y AS", "y INTEGER AS"),
+        "CREATE INDEX mine_text ON mine (text); DROP INDEX mine_text",
+        "CREATE TRIGGER t AFTER INSERT ON mine BEGIN UPDATE mine SET text = 'x'; END;"
+        "INSERT INTO mine (text) VALUES (1); DROP TRIGGER t",
+        "ALTER TABLE mine ADD COLUMN more; ALTER TABLE mine RENAME TO yours; DROP TABLE yours",
+        "CREATE VIEW both AS SELECT * FROM mine; SELECT * FROM both; DROP VIEW both",
+        "CREATE VIRTUAL TABLE words USING fts5 (text); INSERT INTO words VALUES ('a b');"
+        "SELECT * FROM words ('a')",
+        "INSERT INTO mine (text) VALUES ('x') ON CONFLICT DO UPDATE SET text = 'y' RETURNING id",
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 9) SELECT sum(i) FROM n",
+        "SELECT json_extract('[1]', '$[0]'), value FROM json_each('[1, 2]')",
+        "SELECT name FROM sqlite_schema",
+        "PRAGMA table_info(mine)",
+        "SELECT * FROM pragma_table_info('mine')",
+        "PRAGMA user_version = 5; PRAGMA user_version",
+        "PRAGMA foreign_key_check(mine)",
+        "DELETE FROM mine",
+        "REPLACE INTO mine VALUES (1, 'x')",
+        "EXPLAIN QUERY PLAN SELECT * FROM mine",
+    ],
+)  # fmt: skip
+def test_what_an_application_needs_is_allowed(store: SQLiteStore, sql: str) -> None:
+    transaction = store.transact("run")
+    transaction.execute(sql, ())
+    transaction.commit([Event("message", text="done")]).result()
+    assert len(store.load("run")) == 1
+    assert store.integrity_check() == []
+
+
+def test_a_statement_that_the_engine_has_prepared_is_not_lent(store: SQLiteStore) -> None:
+    """Prepared statements are kept by their text, and this one passes no authorizer any more."""
+    sql = "SELECT last_seq FROM agentor_runs WHERE run_id = ? AND deleted_at IS NULL"
+    transaction = store.transact("run")
+    with pytest.raises(StatementError) as caught:
+        transaction.execute(sql, ("secret",))
+    transaction.abort()
+    assert caught.value.kind == "forbidden"
+
+
+def test_the_connection_is_as_it_was_afterwards(store: SQLiteStore) -> None:
+    connection = store._writer._connection
+    before = connection.pragma("foreign_keys")
+    for end in ("commit", "abort"):
+        transaction = store.transact("run")
+        transaction.execute("INSERT INTO mine (text) VALUES ('x')", ())
+        transaction.commit([]).result() if end == "commit" else transaction.abort()
+        store.append("other", Event("message", text="free"))
+        assert connection.authorizer is None
+        assert connection.pragma("foreign_keys") == before
+        assert not connection.in_transaction

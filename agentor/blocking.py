@@ -7,15 +7,18 @@ network clients stay bound to one loop. The thread is a daemon, so it never keep
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import contextvars
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 _Result = TypeVar("_Result")
+
+SIGNALS_S: Final = 0.25  # how late a signal may be noticed
 
 
 class LoopThread:
@@ -113,6 +116,10 @@ def wait_for(make: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
 
 def _wait(work: _Started[_Result]) -> _Result:
     try:
+        while not work.done():
+            # The system may hand a signal to any thread, and then nothing wakes the main thread, which alone runs
+            # Python's handlers: it has to come back by itself.
+            concurrent.futures.wait([work], timeout=SIGNALS_S)
         return work.result()
     except (KeyboardInterrupt, SystemExit):
         if not work.done():

@@ -14,9 +14,10 @@ from typing import Any
 
 from agentor import blocking, inputs
 from agentor.consent import decide_call, find_pending
-from agentor.definition import describe, digest_of
+from agentor.definition import describe
 from agentor.delivery import Handler, deliver
 from agentor.engine import events as ev
+from agentor.engine import strict_json
 from agentor.engine.asking import name_of
 from agentor.engine.budget import Budget
 from agentor.engine.daemon_thread import in_thread
@@ -153,7 +154,7 @@ class Agentor:
                 inputs.read_seconds("transaction_limit_s", transaction_limit_s),
             ),
             atomic_batches=atomic_batches,
-            definition=digest_of(defined),
+            definition=strict_json.digest(defined),
             defined=defined,
         )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agentor.engine import clock
-from agentor.engine.calling import digest_of
+from agentor.engine import clock, strict_json
 from agentor.engine.events import Event, PendingCall
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder
@@ -28,7 +27,7 @@ async def decide_call(store: Store, run_id: str, call_id: str, decision: Event) 
         event = decision.with_(
             call_id=call_id,
             name=call.name,
-            args_digest=digest_of(call.args),
+            args_digest=strict_json.digest(call.args),
             started_at=clock.now(),
             seq=state.seq + 1,
         )

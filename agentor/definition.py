@@ -7,7 +7,6 @@ digest. Headers and extra bodies of requests are left out: they may hold secrets
 from __future__ import annotations
 
 import difflib
-import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -37,12 +36,6 @@ def describe(
         }
     )
     return described
-
-
-def digest_of(definition: Definition) -> str:
-    """Equal for equal definitions; 32 hexadecimal digits."""
-    text = strict_json.canonical(definition)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def definition_in(events: Iterable[Event]) -> tuple[str | None, Definition | None]:

@@ -17,12 +17,14 @@ from agentor.driving import drive
 from agentor.engine import clock
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
+from agentor.engine.batch import Batch
 from agentor.engine.decide import resumption, snap
 from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
 from agentor.engine.recorder import Recorder, off_loop
-from agentor.engine.replay import Batch, RunState, evolve
+from agentor.engine.replay import RunState, evolve
+from agentor.engine.request import SYSTEM_ROLES
 from agentor.engine.runner import AgentSpec, Runner
 from agentor.engine.store import fork_run
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
@@ -182,7 +184,7 @@ class Launch:
     # Opening a segment --------------------------------------------------------------------------------------------
 
     def _with_instructions(self, messages: Sequence[Message]) -> list[Message]:
-        if self.instructions and not any(_is_system(message) for message in messages):
+        if self.instructions and not any(m.get("role") in SYSTEM_ROLES for m in messages):
             return [{"role": "system", "content": self.instructions}, *messages]
         return list(messages)
 
@@ -343,10 +345,6 @@ def _snapped(run_id: str, events: Sequence[Event], at: int) -> int:
     for event in events[:at]:
         states.append(evolve(states[-1], event))
     return snap(states, at)
-
-
-def _is_system(message: Message) -> bool:
-    return message.get("role") in ("system", "developer")
 
 
 def with_turns(spec: AgentSpec, max_turns: int | None) -> AgentSpec:

@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
 from agentor.engine import events as ev
+from agentor.engine.batch import Batch
 from agentor.engine.decide import AskModel, Finish, Reopen, decide, resumption
 from agentor.engine.effects import may_not_repeat, stricter
 from agentor.engine.events import Event
-from agentor.engine.replay import Batch, RunState
+from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.run_context import RunContext
 from agentor.engine.tools import Tool

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from agentor.engine import clock
-from agentor.engine import events as ev
-from agentor.engine.events import Event
+from agentor.engine.decide import Finish
+from agentor.engine.ending import stopped
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder, off_loop
-from agentor.engine.replay import RunState
 from agentor.engine.staged import Staged
 from agentor.engine.store.protocol import Signals, Store, check_run_id
 from agentor.errors import LeaseHeldError
@@ -155,23 +154,11 @@ async def end_run(store: Store, run_id: str, stop: Stop) -> bool:
         state, _ = await recorded(store, run_id)
         if state.status not in ENDABLE:
             return False
-        events = _closing(state, stop)
-        await Recorder(store, run_id, "strict", lambda: keeper.lease).save(events)
+        end, now = Finish(stop.status, error=stop.error), clock.now()
+        events = stopped(state, end, stop.by, now, now)
+        staged = Staged(replace(state, status=None), events)
+        await Recorder(store, run_id, "strict", lambda: keeper.lease).save(staged.events)
         await answered(store, run_id)
         return True
     finally:
         await keeper.release()
-
-
-def _closing(state: RunState, stop: Stop) -> list[Event]:
-    now = clock.now()
-    end = Event(
-        ev.RUN_END,
-        status=stop.status,
-        error=stop.error,
-        usage=state.usage,
-        started_at=now,
-        ended_at=now,
-    )
-    cancel = [Event(ev.CANCEL, by=stop.by, started_at=now)] if stop.status == "cancelled" else []
-    return Staged(replace(state, status=None), [*cancel, end]).events

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import apsw
 
+from agentor.engine.batch import Batch
 from agentor.engine.decide import AskModel, decide
 from agentor.engine.events import APPROVAL, TOOL_RESULT, Event
-from agentor.engine.replay import Batch, RunState, evolve
+from agentor.engine.replay import RunState, evolve
 from agentor.engine.request import build_request
 from agentor.errors import LogCorruptError
 from agentor.testing.checker import check_messages

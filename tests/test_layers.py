@@ -18,7 +18,18 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
 
-CORE = ("arguments", "argument_faults", "events", "replay", "decide", "request", "staged", "budget")
+CORE = (
+    "arguments",
+    "argument_faults",
+    "events",
+    "replay",
+    "decide",
+    "request",
+    "staged",
+    "budget",
+    "batch",
+    "ending",
+)
 MODEL_EDGE = (
     *("models", "settings", "transport", "redact", "failure", "adapt", "wire"),
     *("exchange", "patience", "reply"),

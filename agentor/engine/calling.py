@@ -7,7 +7,6 @@ that a person must consent to wait; calls in doubt are not started again unless 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,14 @@ from typing import Any, Final
 
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
+from agentor.engine.batch import (
+    DECLARED,
+    IN_DOUBT,
+    NO_FAILURES,
+    REJECTED,
+    WITHDRAWN,
+    Batch,
+)
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.db import Db, ToolOutbox
 from agentor.engine.effects import (
@@ -28,15 +35,7 @@ from agentor.engine.effects import (
 )
 from agentor.engine.events import Event
 from agentor.engine.redact import SECRETS
-from agentor.engine.replay import (
-    DECLARED,
-    IN_DOUBT,
-    NO_FAILURES,
-    REJECTED,
-    WITHDRAWN,
-    Batch,
-    RunState,
-)
+from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.result_text import result_text
 from agentor.engine.staged import Staged
@@ -145,7 +144,7 @@ class Calling:
             name=call.name,
             call_id=call.call_id,
             reason=reason,
-            args_digest=digest_of(call.args),
+            args_digest=strict_json.digest(dict(call.args)),
             started_at=clock.now(),
         )
 
@@ -301,8 +300,3 @@ class Calling:
             error=None if error is None else SECRETS.hide(error),
             turn=state.turn,
         )
-
-
-def digest_of(args: Mapping[str, Any]) -> str:
-    """A digest of a call's arguments: consent is given for these and no others."""
-    return hashlib.blake2b(strict_json.canonical(dict(args)).encode(), digest_size=16).hexdigest()

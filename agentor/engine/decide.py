@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from agentor.engine.replay import Answer, Batch, RunState
+from agentor.engine.batch import Batch
+from agentor.engine.replay import Answer, RunState
 from agentor.engine.request import Call
 
 ASKED_AGAIN_WHEN_EMPTY: Final = 1  # times in a segment

@@ -10,15 +10,15 @@ forgetting. Facts are never forgotten: tokens spent and failures seen stay count
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
-from typing import Any, Final, TypeVar
+from functools import reduce
+from typing import Any, Final
 
 from agentor.engine import events as ev
+from agentor.engine.batch import NO_FAILURES, AllBut, Approval, Batch, changed
 from agentor.engine.events import Event, Message, Usage
 from agentor.engine.request import (
-    Call,
     Transcript,
     assistant_message,
     build_request,
@@ -28,102 +28,6 @@ from agentor.engine.request import (
 from agentor.errors import LogCorruptError
 
 CUT_REASONS: Final = frozenset({"length", "content_filter", "error"})
-WITHDRAWN: Final = "tool disabled"  # the error of a call to a tool that is no longer offered
-IN_DOUBT: Final = "outcome unknown"  # the error of a call that may have happened
-REJECTED: Final = "not approved"  # the error of a call that a person refused
-UNDONE: Final = "rolled back"  # the error of a call whose transaction failed with another call
-NO_FAILURES: Final = frozenset(
-    {WITHDRAWN, IN_DOUBT, REJECTED, UNDONE}
-)  # errors that are not the tool's
-
-DECLARED: Final = frozenset(
-    {"idempotent", "transactional", "once"}
-)  # effects that a batch settles for
-
-
-@dataclass(frozen=True, slots=True)
-class Approval:
-    """What is known of a person's consent to one call."""
-
-    status: str  # asked, approved, rejected
-    by: str | None = None
-    reason: str | None = None
-    args: dict[str, Any] | None = None  # the arguments as the person changed them
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The calls of one generation while answers are missing."""
-
-    seq: int  # of the generation
-    message: Message  # the assistant message that asked
-    calls: tuple[Call, ...]
-    source: str | None
-    cut: str | None  # the reply was cut off for this reason: none of its calls may run
-    started: frozenset[int] = frozenset()  # positions with a tool_call event
-    answers: Mapping[int, str] = field(default_factory=dict)  # position -> what the model is told
-    effects: Mapping[int, str] = field(
-        default_factory=dict
-    )  # position -> effect declared when it started
-    approvals: Mapping[int, Approval] = field(
-        default_factory=dict
-    )  # position -> consent not used up
-    edited: Mapping[int, dict[str, Any]] = field(default_factory=dict)  # arguments a person changed
-    approving: bool = False  # consent to one of its calls was ever asked
-    then: tuple[Message, ...] = ()  # what follows in the conversation once the batch has joined it
-    origin: str | None = None  # the run it was opened in, if that is not the run it stands in
-
-    @property
-    def missing(self) -> tuple[Call, ...]:
-        return tuple(call for call in self.calls if call.position not in self.answers)
-
-    @property
-    def waiting(self) -> tuple[Call, ...]:
-        """Calls that a person has to decide upon."""
-        return (
-            tuple(c for c in self.missing if self.approval_of(c) == "asked")
-            if self.approvals
-            else ()
-        )
-
-    @property
-    def ready(self) -> tuple[Call, ...]:
-        """Calls that can be gone on with."""
-        return tuple(c for c in self.missing if self.approval_of(c) != "asked")
-
-    @property
-    def in_doubt(self) -> tuple[Call, ...]:
-        """Calls that were started and have no result: they may have happened."""
-        return tuple(call for call in self.missing if call.position in self.started)
-
-    def approval_of(self, call: Call) -> str | None:
-        approval = self.approvals.get(call.position)
-        return approval.status if approval else None
-
-    def settles(self, declared: Mapping[str, str | None]) -> bool:
-        """Whether a resume goes on with the batch instead of giving it up.
-
-        It does if a call was started whose tool declares an effect, in the log or today (`declared`, by tool), or if a
-        person's consent is part of it.
-        """
-        effects = [self.effects.get(call.position) for call in self.calls]
-        effects += [declared.get(c.name) for c in self.calls if c.position in self.started]
-        return self.approving or not DECLARED.isdisjoint(effects)
-
-    @cached_property
-    def _by_id(self) -> Mapping[str, Call]:
-        return {call.call_id: call for call in self.calls}
-
-    def find(self, event: Event, among: Container[int]) -> Call | None:
-        """The call that a tool event speaks of, of those whose position is `among` the ones that may be meant.
-
-        Older logs name a call only by the id the model gave it, which may be doubled or empty.
-        """
-        call = self._by_id.get(event.call_id or "")
-        if call is not None and call.position in among:
-            return call
-        meant = (c for c in self.calls if c.received_id == event.call_id and c.position in among)
-        return next(meant, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,27 +85,6 @@ class RunState:
         return frozenset(name for name, count in self.failures.items() if count >= max_failures)
 
 
-@dataclass(frozen=True, slots=True)
-class _Without:
-    """All positions but these."""
-
-    taken: Container[int]
-
-    def __contains__(self, position: object) -> bool:
-        return position not in self.taken
-
-
-_Value = TypeVar("_Value", RunState, Batch)
-
-
-def _with(value: _Value, **changes: Any) -> _Value:
-    """dataclasses.replace at a tenth of its cost, which is most of what a fold costs."""
-    changed = object.__new__(type(value))
-    changed.__dict__.update(value.__dict__)
-    changed.__dict__.update(changes)
-    return changed
-
-
 def evolve(state: RunState, event: Event) -> RunState:
     """The state after one more event. `LogCorruptError` if the event cannot stand here."""
     seq = state.seq + 1
@@ -217,9 +100,9 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.TOOL_RESULT:
             return _tool_result(state, event, seq)
         case ev.MESSAGE:
-            return _with(state, seq=seq, said=True)
+            return changed(state, seq=seq, said=True)
         case ev.RUN_END:
-            return _with(
+            return changed(
                 state,
                 seq=seq,
                 status=event.status or "failed",
@@ -232,8 +115,8 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.APPROVAL:
             return _approval(state, event, seq)
         case ev.CANCEL:
-            return _with(state, seq=seq)  # the run_end after it says what it means
-    return _with(state, seq=seq, unknown=state.unknown + 1)
+            return changed(state, seq=seq)  # the run_end after it says what it means
+    return changed(state, seq=seq, unknown=state.unknown + 1)
 
 
 def replay(events: Iterable[Event], run_id: str | None = None) -> RunState:
@@ -303,9 +186,9 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         )
     batch, added = None, event.messages or []
     if event.settling is not None and state.batch is not None:
-        batch = _with(state.batch, then=(*state.batch.then, *added))  # told after its answers
+        batch = changed(state.batch, then=(*state.batch.then, *added))  # told after its answers
         added = []
-    return _with(
+    return changed(
         state,
         seq=seq,
         agent=event.agent or state.agent,
@@ -342,21 +225,21 @@ def _first_start(state: RunState, event: Event) -> float | None:
 def _fork(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch
     if batch is not None and batch.origin is None:
-        batch = _with(batch, origin=event.forked_from)
-    return _with(state, seq=seq, forked_from=event.forked_from, batch=batch)
+        batch = changed(batch, origin=event.forked_from)
+    return changed(state, seq=seq, forked_from=event.forked_from, batch=batch)
 
 
 def _approval(state: RunState, event: Event, seq: int) -> RunState:
     """Consent asked for, given or refused. What speaks of no open call is kept and means nothing."""
     batch = state.batch
     if batch is None:
-        return _with(state, seq=seq)
-    call = batch.find(event, _Without(batch.answers))
+        return changed(state, seq=seq)
+    call = batch.find(event, AllBut(batch.answers))
     if call is None:
-        return _with(state, seq=seq)
+        return changed(state, seq=seq)
     approval = Approval(event.status or "asked", event.by, event.reason, event.args)
     approvals = {**batch.approvals, call.position: approval}
-    return _with(state, seq=seq, batch=_with(batch, approvals=approvals, approving=True))
+    return changed(state, seq=seq, batch=changed(batch, approvals=approvals, approving=True))
 
 
 def _generation(state: RunState, event: Event, seq: int) -> RunState:
@@ -368,7 +251,7 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
     batch = None
     if calls:
         batch = Batch(seq, assistant_message(event, calls), calls, event.source, cut)
-    state = _with(
+    state = changed(
         state,
         seq=seq,
         transcript=transcript,
@@ -400,58 +283,58 @@ def _answered(state: RunState, event: Event, cut: str | None) -> RunState:
         unfit=event.error,
     )
     if answer.cut or answer.refusal:
-        return _with(state, answer=answer)
+        return changed(state, answer=answer)
     if not answer.text and not answer.mismatch:
-        return _with(state, answer=answer, empty_answers=state.empty_answers + 1)
+        return changed(state, answer=answer, empty_answers=state.empty_answers + 1)
     said = [assistant_message(event, ())] if answer.text else []
     transcript = state.transcript
     if said:
         transcript = transcript.with_group(said[0], (), event.source)
     if not answer.mismatch:
-        return _with(state, answer=answer, transcript=transcript)
+        return changed(state, answer=answer, transcript=transcript)
     transcript = transcript.extended(
         len(transcript), [{"role": "user", "content": answer.mismatch}]
     )
-    return _with(state, answer=answer, transcript=transcript, mismatches=state.mismatches + 1)
+    return changed(state, answer=answer, transcript=transcript, mismatches=state.mismatches + 1)
 
 
 def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch
     if batch is None:
-        return _with(state, seq=seq)
+        return changed(state, seq=seq)
     again = {position for position in batch.approvals if position in batch.started}
-    call = batch.find(event, _Without(batch.started)) or batch.find(event, again)
+    call = batch.find(event, AllBut(batch.started)) or batch.find(event, again)
     if call is None:
-        return _with(state, seq=seq)
-    started = _with(
+        return changed(state, seq=seq)
+    started = changed(
         batch,
         started=batch.started | {call.position},
         approvals={p: a for p, a in batch.approvals.items() if p != call.position},  # used up
     )
     approval = batch.approvals.get(call.position)
     if approval is not None and approval.args is not None:
-        started = _with(started, edited={**batch.edited, call.position: approval.args})
+        started = changed(started, edited={**batch.edited, call.position: approval.args})
     if event.effect is not None:
-        started = _with(started, effects={**batch.effects, call.position: event.effect})
-    return _with(state, seq=seq, batch=started)
+        started = changed(started, effects={**batch.effects, call.position: event.effect})
+    return changed(state, seq=seq, batch=started)
 
 
 def _tool_result(state: RunState, event: Event, seq: int) -> RunState:
     failures, batch = _failures(state.failures, event), state.batch
     if batch is None:
-        return _with(state, seq=seq, failures=failures)
-    call = batch.find(event, _Without(batch.answers))
+        return changed(state, seq=seq, failures=failures)
+    call = batch.find(event, AllBut(batch.answers))
     if call is None:
-        return _with(state, seq=seq, failures=failures)
+        return changed(state, seq=seq, failures=failures)
     answers = {**batch.answers, call.position: _told(event)}
     if len(answers) < len(batch.calls):
-        batch = _with(batch, answers=answers)
-        return _with(state, seq=seq, failures=failures, batch=batch)
+        batch = changed(batch, answers=answers)
+        return changed(state, seq=seq, failures=failures, batch=batch)
     messages = [tool_message(call, answers[call.position]) for call in batch.calls]
     transcript = state.transcript.with_group(batch.message, messages, batch.source)
     if batch.then:
         transcript = transcript.extended(len(transcript), batch.then)
-    return _with(state, seq=seq, failures=failures, batch=None, transcript=transcript)
+    return changed(state, seq=seq, failures=failures, batch=None, transcript=transcript)
 
 
 def _told(event: Event) -> str:

@@ -7,7 +7,6 @@ What a model sent badly stays in its event. It is repaired on its way into the t
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ MAX_NESTING: Final = (
     128  # of arguments; deeper ones are a model gone astray, and harm readers downstream
 )
 
-_SYSTEM_ROLES: Final = ("system", "developer")
+SYSTEM_ROLES: Final = ("system", "developer")
 _BAD_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _OWN_KEYS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "name"})
 _OWN_CALL_KEYS: Final = frozenset({"id", "type", "function"})
@@ -79,7 +78,7 @@ class Transcript:
 
     @property
     def has_system(self) -> bool:
-        return self._length > 0 and self._shared.messages[0]["role"] in _SYSTEM_ROLES
+        return self._length > 0 and self._shared.messages[0]["role"] in SYSTEM_ROLES
 
     @property
     def last_answer(self) -> str | None:
@@ -170,7 +169,7 @@ class _Shared:
     def digest(self, length: int) -> str:
         for message in self.messages[len(self.digests) - 1 : length]:
             text = self.digests[-1] + strict_json.canonical(message)
-            self.digests.append(hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+            self.digests.append(strict_json.digest_of_text(text))
         return self.digests[length]
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, assert_never
 
 from agentor.engine import clock
-from agentor.engine import events as ev
 from agentor.engine.asking import Asking, Output
+from agentor.engine.batch import Batch
 from agentor.engine.budget import Budget
 from agentor.engine.calling import Calling, Parked
 from agentor.engine.decide import (
@@ -28,12 +28,13 @@ from agentor.engine.decide import (
     decide,
     fault_of,
 )
+from agentor.engine.ending import closing, stopped
 from agentor.engine.events import Event
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
 from agentor.engine.recorder import Durability, Recorder
 from agentor.engine.redact import hide_in_error
-from agentor.engine.replay import Batch, RunState
+from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.responses import Model
 from agentor.engine.result_text import error_text
@@ -286,19 +287,7 @@ class Runner:
             await self._audience.show(event)
 
     def _closing(self, state: RunState, end: Finish) -> list[Event]:
-        said = [Event(ev.MESSAGE, text=end.text, turn=state.turn or None)] if end.say else []
-        return [*said, self._run_end(state, end)]
-
-    def _run_end(self, state: RunState, end: Finish) -> Event:
-        return Event(
-            ev.RUN_END,
-            status=end.status,
-            text=end.text,
-            error=end.error,
-            usage=state.usage,
-            started_at=self._started_at,
-            ended_at=clock.now(),
-        )
+        return closing(state, end, self._started_at, clock.now())
 
     # Failing ------------------------------------------------------------------------------------------------------
 
@@ -317,9 +306,9 @@ class Runner:
         """Close the segment from outside. The work must have ended; what it had begun stays as it is recorded."""
         if self.state.status is not None:
             return
-        end = self._run_end(self.state, Finish(status, error=error))
-        cancel = [Event(ev.CANCEL, by=by, started_at=clock.now())] if status == "cancelled" else []
-        await self._record(Staged(self.state, [*cancel, end]))
+        end = Finish(status, error=error)
+        events = stopped(self.state, end, by, self._started_at, clock.now())
+        await self._record(Staged(self.state, events))
 
     async def _fail(self, error: BaseException) -> None:
         """Record that the run failed, if that can still be recorded and is not yet."""
@@ -327,6 +316,6 @@ class Runner:
             return
         end = Finish("failed", error=error_text(error))
         try:
-            await self._record(Staged(self.state, [self._run_end(self.state, end)]))
+            await self._record(Staged(self.state, self._closing(self.state, end)))
         except AgentorError as failure:
             logger.error("run %s: its failure could not be recorded (%s)", self.run_id, failure)

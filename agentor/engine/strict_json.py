@@ -6,6 +6,7 @@ engine (SQLite, the provider's client) crash on anything else, so nothing else g
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from typing import Any, Final
@@ -28,6 +29,15 @@ def dumps(value: Any) -> str:
 def canonical(value: Any) -> str:
     """JSON text that is equal for equal values: keys sorted, no spaces. For digests."""
     return _canonical.encode(value)
+
+
+def digest(value: Any) -> str:
+    """32 hexadecimal digits that two clean values share only if they are equal."""
+    return digest_of_text(canonical(value))
+
+
+def digest_of_text(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def loads(text: str | bytes) -> Any:

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from agentor.engine import clock
+from agentor.engine.batch import UNDONE, Batch
 from agentor.engine.calling import Calling
 from agentor.engine.recorder import Recorder, uninterrupted
-from agentor.engine.replay import UNDONE, Batch, RunState
+from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.result_text import error_text
 from agentor.engine.staged import Staged

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from agentor.engine import strict_json
 from agentor.engine.events import Message
+from agentor.engine.request import SYSTEM_ROLES
 from agentor.engine.settings import EchoReasoning, InstructionsRole
 
 REASONING_FIELDS: Final = frozenset(
@@ -22,7 +23,6 @@ _OUTPUT_ONLY: Final = frozenset(
 )
 _STANDARD: Final = frozenset({"role", "content", "name", "tool_calls", "tool_call_id"})
 _STANDARD_IN_CALL: Final = frozenset({"id", "type", "function"})
-_INSTRUCTIONS: Final = ("system", "developer")
 
 
 def outgoing(
@@ -39,7 +39,7 @@ def outgoing(
         if role == "assistant":
             keep = echo_reasoning == "always" or (echo_reasoning == "tool_loop" and place > loop)
             message = _without(message, _OUTPUT_ONLY if keep else _OUTPUT_ONLY | REASONING_FIELDS)
-        elif instructions_role and role in _INSTRUCTIONS and role != instructions_role:
+        elif instructions_role and role in SYSTEM_ROLES and role != instructions_role:
             message = {**message, "role": instructions_role}
         sent.append(message)
     return sent
@@ -88,7 +88,7 @@ def _holders(messages: Sequence[Message]) -> Iterator[tuple[Message, frozenset[s
 def with_role(messages: Sequence[Message], role: str) -> list[Message]:
     """The messages with all instructions under one role."""
     return [
-        {**message, "role": role} if message.get("role") in _INSTRUCTIONS else message
+        {**message, "role": role} if message.get("role") in SYSTEM_ROLES else message
         for message in messages
     ]
 
@@ -100,7 +100,7 @@ def with_schema(messages: Sequence[Message], schema: Any) -> list[Message]:
         f"The object fits this JSON schema:\n{strict_json.dumps(schema)}"
     )
     for place, message in enumerate(messages):
-        if message.get("role") in _INSTRUCTIONS:
+        if message.get("role") in SYSTEM_ROLES:
             return [*messages[:place], _with_text(message, text), *messages[place + 1 :]]
     return [{"role": "system", "content": text}, *messages]
 

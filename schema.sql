@@ -3,8 +3,9 @@
 -- A *run* is an append-only list of events, and nothing else. Its conversation, its tokens, its status and its
 -- answer are all worked out from that list, so whatever can be lost in a crash can be worked out again.
 --
---   agentor_events   the truth. One row per event; `seq` counts in a run from 1 and leaves no gap. Rows are
---                    added at the end of a run and never changed.
+--   agentor_events   the truth. One row per event; `run` is the number of its run in agentor_runs, which takes less
+--                    room than the id; `seq` counts in a run from 1 and leaves no gap. Rows are added at the end of
+--                    a run and never changed.
 --   agentor_runs     one row per run: where it came from (parent, parent_seq: facts), and a summary of its
 --                    events (everything else: worked out again from the events at any time). It is written in
 --                    the same transaction as the events, so a list of runs is never out of date.
@@ -24,6 +25,8 @@
 -- A *fork* copies nothing. It is a row in agentor_runs that names its parent and the parent's seq where they
 -- part; its own events go on from parent_seq + 1. To read a run, read your parent up to parent_seq, then
 -- yourself; parents may be forks too. Since events never change, sharing them is safe.
+--
+--     SELECT seq, body FROM agentor_events JOIN agentor_runs ON number = run WHERE run_id = '...' ORDER BY seq
 --
 -- A run that is *deleted* leaves every list at once. Its events go in small steps, from the last one backwards, down
 -- to those that a fork still needs; its row stays as long as there are any, with deleted_at set, and goes when the
@@ -71,20 +74,20 @@ CREATE INDEX agentor_runs_by_parent  ON agentor_runs (parent, parent_seq) WHERE 
 
 CREATE TABLE agentor_events (
     position    INTEGER PRIMARY KEY AUTOINCREMENT,       -- order over all runs; never given twice
-    run_id      TEXT    NOT NULL,
+    run         INTEGER NOT NULL,                        -- agentor_runs.number
     seq         INTEGER NOT NULL,
     type        TEXT    NOT NULL,
     recorded_at REAL    NOT NULL,
     body        TEXT    NOT NULL CHECK (json_valid(body)),
-    UNIQUE (run_id, seq)
+    UNIQUE (run, seq)
 ) STRICT;
 
 -- The next seq of a run follows its last own event, or the place where it left its parent. A run without a row
 -- in agentor_runs has no next seq at all.
 CREATE TRIGGER agentor_events_no_gap BEFORE INSERT ON agentor_events
 WHEN NEW.seq IS NOT 1 + coalesce(
-    (SELECT max(seq) FROM agentor_events WHERE run_id = NEW.run_id),
-    (SELECT parent_seq FROM agentor_runs WHERE run_id = NEW.run_id))
+    (SELECT max(seq) FROM agentor_events WHERE run = NEW.run),
+    (SELECT parent_seq FROM agentor_runs WHERE number = NEW.run))
 BEGIN
     SELECT RAISE(ABORT, 'agentor_events: seq is not the next of its run');
 END;

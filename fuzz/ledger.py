@@ -18,7 +18,8 @@ from agentor.testing.checker import check_messages
 from fuzz.disk import Disk
 
 _NEW_ROWS = """
-SELECT position, run_id, seq, body FROM agentor_events WHERE position > ? ORDER BY position
+SELECT position, run_id, seq, body FROM agentor_events JOIN agentor_runs ON number = run
+WHERE position > ? ORDER BY position
 """
 _TABLE = "SELECT 1 FROM sqlite_schema WHERE name = 'agentor_events'"
 _LINEAGE = "SELECT parent, parent_seq FROM agentor_runs WHERE run_id = ?"

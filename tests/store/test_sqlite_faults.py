@@ -261,13 +261,13 @@ def damage(path: Path, statement: str) -> None:
     ("statement", "seq"),
     [
         (
-            "UPDATE agentor_events SET body = '{\"type\": \"mess' WHERE run_id = 'run' AND seq = 2",
+            'UPDATE agentor_events SET body = \'{"type": "mess\' WHERE run = 1 AND seq = 2',
             2,
         ),
-        ("UPDATE agentor_events SET body = '[1]' WHERE run_id = 'run' AND seq = 3", 3),
-        ("DELETE FROM agentor_events WHERE run_id = 'run' AND seq = 2", 2),
+        ("UPDATE agentor_events SET body = '[1]' WHERE run = 1 AND seq = 3", 3),
+        ("DELETE FROM agentor_events WHERE run = 1 AND seq = 2", 2),
         (
-            "UPDATE agentor_events SET body = json_set(body, '$.seq', 7) WHERE run_id = 'run' AND seq = 1",
+            "UPDATE agentor_events SET body = json_set(body, '$.seq', 7) WHERE run = 1 AND seq = 1",
             1,
         ),
     ],

@@ -70,23 +70,24 @@ def test_the_file_is_in_wal_mode_and_can_give_space_back(path: Path) -> None:
     connection.close()
 
 
-INSERT = "INSERT INTO agentor_events (run_id, seq, type, recorded_at, body) VALUES "
+INSERT = "INSERT INTO agentor_events (run, seq, type, recorded_at, body) VALUES "
+RUN, FORK, NOBODY = "1", "2", "3"  # their numbers
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        INSERT + "('run', 6, 'x', 1, '{}')",  # a gap
-        INSERT + "('run', 4, 'x', 1, '{}')",  # taken
-        INSERT + "('run', 0, 'x', 1, '{}')",
-        INSERT + "('run', 5, 'x', 1, 'not json')",
-        INSERT + "('run', 5, 'x', 'not a time', '{}')",
-        INSERT + "('run', 5, NULL, 1, '{}')",
-        INSERT + "('nobody', 1, 'x', 1, '{}')",  # no run of that id
-        INSERT + "('fork', 4, 'x', 1, '{}')",  # a seq that it shares with its parent
-        INSERT + "('fork', 7, 'x', 1, '{}')",
-        "UPDATE agentor_events SET body = '{}' WHERE run_id = 'run' AND seq = 1",
-        "UPDATE agentor_events SET seq = 9 WHERE run_id = 'run' AND seq = 4",
+        INSERT + f"({RUN}, 6, 'x', 1, '{{}}')",  # a gap
+        INSERT + f"({RUN}, 4, 'x', 1, '{{}}')",  # taken
+        INSERT + f"({RUN}, 0, 'x', 1, '{{}}')",
+        INSERT + f"({RUN}, 5, 'x', 1, 'not json')",
+        INSERT + f"({RUN}, 5, 'x', 'not a time', '{{}}')",
+        INSERT + f"({RUN}, 5, NULL, 1, '{{}}')",
+        INSERT + f"({NOBODY}, 1, 'x', 1, '{{}}')",  # no run of that id
+        INSERT + f"({FORK}, 4, 'x', 1, '{{}}')",  # a seq that it shares with its parent
+        INSERT + f"({FORK}, 7, 'x', 1, '{{}}')",
+        "UPDATE agentor_events SET body = '{}' WHERE run = 1 AND seq = 1",
+        "UPDATE agentor_events SET seq = 9 WHERE run = 1 AND seq = 4",
         "INSERT INTO agentor_runs (run_id, last_seq, status, created_at, updated_at) VALUES ('run', 0, 'x', 1, 1)",
         "INSERT INTO agentor_leases VALUES ('run', 'me', 0, 1)",
     ],
@@ -98,7 +99,7 @@ def test_the_tables_themselves_refuse(path: Path, statement: str) -> None:
     connection = apsw.Connection(str(path))
     with pytest.raises(apsw.ConstraintError):
         connection.execute(statement)
-    connection.execute(INSERT + "('run', 5, 'x', 1, '{}'), ('fork', 6, 'x', 1, '{}')")
+    connection.execute(INSERT + f"({RUN}, 5, 'x', 1, '{{}}'), ({FORK}, 6, 'x', 1, '{{}}')")
     connection.close()
 
 

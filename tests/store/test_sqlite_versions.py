@@ -1,7 +1,7 @@
 """Files of older and newer versions: opened, lifted together or not at all, never written wrongly.
 
 `schemas/version_N.sql` is a file as version N left it. It is written once (`python tests/store/schemas/dump.py`) and
-never changed: who changes schema.sql raises SCHEMA_VERSION, adds the statements to UPGRADES, and dumps a new one.
+never changed: who changes schema.sql adds the statements to UPGRADES, which raises SCHEMA_VERSION, and dumps a new one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from agentor.engine.store import SQLiteStore, fork_run
 from agentor.engine.store import sqlite_file as opening
 from agentor.errors import StoreError
 
+VERSION = opening.SCHEMA_VERSION
 SCHEMAS = sorted((Path(__file__).parent / "schemas").glob("version_*.sql"))
 
 
@@ -71,6 +72,29 @@ def test_a_file_of_an_older_version_opens_and_is_as_good_as_a_new_one(
     assert version == (opening.SCHEMA_VERSION,)
 
 
+def test_no_place_in_the_order_over_all_runs_is_given_twice_after_an_upgrade(path: Path) -> None:
+    restore(SCHEMAS[0], path)
+    before = ask(path, "SELECT seq FROM sqlite_sequence WHERE name = 'agentor_events'")
+    with SQLiteStore(path) as store:
+        for run_id in store.list_runs():
+            store.delete(run_id)
+        store.append("new", Event("run_start"))
+    ((position,),) = ask(path, "SELECT position FROM agentor_events")
+    assert [(position - 1,)] == before
+
+
+def test_an_upgrade_loses_no_event_whose_run_is_damaged_and_leaves_the_file_as_it_was(
+    path: Path,
+) -> None:
+    restore(SCHEMAS[0], path)
+    ask(path, "DELETE FROM agentor_runs WHERE run_id = 'done'")
+    before = structure(path)
+    with pytest.raises(StoreError):
+        SQLiteStore(path)
+    assert structure(path) == before
+    assert ask(path, "SELECT count(*) FROM agentor_events") == [(10,)]
+
+
 STEPS = ("CREATE TABLE agentor_two (x TEXT) STRICT", "CREATE TABLE agentor_three (x TEXT) STRICT")
 
 
@@ -83,11 +107,15 @@ def test_an_older_schema_is_lifted_step_by_step(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(path)
-    monkeypatch.setattr(opening, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(opening, "UPGRADES", STEPS)
+    monkeypatch.setattr(opening, "SCHEMA_VERSION", VERSION + 2)
+    monkeypatch.setattr(opening, "UPGRADES", opening.UPGRADES + STEPS)
     for _ in range(2):
         SQLiteStore(path).close()
-    assert ask(path, "SELECT version FROM agentor_schema") == [(1,), (2,), (3,)]
+    assert ask(path, "SELECT version FROM agentor_schema") == [
+        (VERSION,),
+        (VERSION + 1,),
+        (VERSION + 2,),
+    ]
     tables = ask(path, "SELECT name FROM sqlite_schema WHERE name LIKE 'agentor_t%'")
     assert tables == [("agentor_two",), ("agentor_three",)]
 
@@ -97,12 +125,13 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(
 ) -> None:
     filled(path)
     before = structure(path)
-    monkeypatch.setattr(opening, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr(opening, "UPGRADES", (STEPS[0], "CREATE TABLE agentor_three (x) STRICT"))
+    steps = (STEPS[0], "CREATE TABLE agentor_three (x) STRICT")
+    monkeypatch.setattr(opening, "SCHEMA_VERSION", VERSION + 2)
+    monkeypatch.setattr(opening, "UPGRADES", opening.UPGRADES + steps)
     with pytest.raises(StoreError):
         SQLiteStore(path)
     assert structure(path) == before
-    assert ask(path, "SELECT version FROM agentor_schema") == [(1,)]
+    assert ask(path, "SELECT version FROM agentor_schema") == [(VERSION,)]
 
 
 @pytest.mark.slow
@@ -110,15 +139,15 @@ def test_processes_that_lift_one_file_together_lift_it_once(path: Path) -> None:
     filled(path)
     code = """
         from agentor.engine.store import sqlite_file as opening
-        opening.SCHEMA_VERSION = 2
-        opening.UPGRADES = ("CREATE TABLE agentor_two (x TEXT) STRICT",)
+        opening.SCHEMA_VERSION += 1
+        opening.UPGRADES += ("CREATE TABLE agentor_two (x TEXT) STRICT",)
         ready()
         with SQLiteStore(sys.argv[1]) as store:
             store.append("run", Event("message"))
         say("done")
     """
     assert together([Child(code, path) for _ in range(6)]) == ["done\n"] * 6
-    assert ask(path, "SELECT version FROM agentor_schema") == [(1,), (2,)]
+    assert ask(path, "SELECT version FROM agentor_schema") == [(VERSION,), (VERSION + 1,)]
     assert ask(path, "SELECT count(*) FROM agentor_events") == [(9,)]
 
 
@@ -150,8 +179,8 @@ def test_a_newer_schema_can_be_read_and_is_never_written(path: Path) -> None:
 def test_a_store_stops_writing_when_a_newer_agentor_has_lifted_its_file(path: Path) -> None:
     with SQLiteStore(path) as store:
         store.append("run", Event("run_start", seq=1))
-        set_version(path, 2)
-        with pytest.raises(StoreError, match=r"version 2.*upgrade agentor"):
+        set_version(path, VERSION + 1)
+        with pytest.raises(StoreError, match=rf"version {VERSION + 1}.*upgrade agentor"):
             store.append("run", Event("message", seq=2))
         assert len(store.load("run")) == 1
 

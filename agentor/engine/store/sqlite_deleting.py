@@ -33,26 +33,22 @@ DELETE FROM agentor_leases WHERE run_id = :run_id;
 DELETE FROM agentor_signals WHERE run_id = :run_id;
 """
 _DELETED = """
-SELECT parent, parent_seq, (SELECT coalesce(max(parent_seq), 0) FROM agentor_runs WHERE parent = :run_id)
+SELECT number, parent, parent_seq,
+    (SELECT coalesce(max(parent_seq), 0) FROM agentor_runs WHERE parent = :run_id)
 FROM agentor_runs WHERE run_id = :run_id AND deleted_at IS NOT NULL
 """
 _TAKE = """
 DELETE FROM agentor_events WHERE position IN (
-    SELECT position FROM agentor_events WHERE run_id = :run_id AND seq > :needed
+    SELECT position FROM agentor_events WHERE run = :number AND seq > :needed
     ORDER BY seq DESC LIMIT :limit)
 RETURNING octet_length(body)
 """
 _PASS_ON = "UPDATE agentor_runs SET parent = :parent WHERE parent = :run_id"
-_REST = """
-SELECT position, seq, type, recorded_at, body FROM agentor_events WHERE run_id = ? ORDER BY seq
-"""
-_ADD = """
-INSERT INTO agentor_events (position, seq, type, recorded_at, body, run_id) VALUES (?, ?, ?, ?, ?, ?)
-"""
 _LEFT_BEHIND = "SELECT run_id FROM agentor_runs WHERE deleted_at IS NOT NULL"
 _FORKS = "SELECT run_id, parent, parent_seq FROM agentor_runs WHERE parent IS NOT NULL"
 _WEIGHT = """
-SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM agentor_events WHERE run_id = ? AND seq > ?
+SELECT count(*), coalesce(sum(octet_length(body)), 0)
+FROM agentor_events WHERE run = (SELECT number FROM agentor_runs WHERE run_id = ?) AND seq > ?
 """
 
 
@@ -118,8 +114,8 @@ def _take(
     found: Any = connection.execute(_DELETED, {"run_id": run_id}).get
     if found is None:
         return [], None, True
-    parent, parent_seq, needed = found
-    bindings = {"run_id": run_id, "needed": needed, "limit": limit}
+    number, parent, parent_seq, needed = found
+    bindings = {"number": number, "needed": needed, "limit": limit}
     rows: list[Any] = connection.execute(_TAKE, bindings).fetchall()
     sizes: list[int] = [size for (size,) in rows]
     if len(sizes) == limit:
@@ -136,10 +132,7 @@ def _take(
 
 
 def free_id(connection: apsw.Connection, run_id: str) -> None:
-    """Let a new run have the id of a deleted one. What forks still need of that goes under a name no run can have.
-
-    The one place where events are moved, and rare: somebody deletes a run, keeps a fork of it, and uses its id again.
-    """
+    """Let a new run have the id of a deleted one. What forks still need of that goes under a name no run can have."""
     if connection.execute(_DELETED, {"run_id": run_id}).get is None:
         return
     sweep = Sweep([run_id])
@@ -151,9 +144,6 @@ def free_id(connection: apsw.Connection, run_id: str) -> None:
     bindings = {"aside": aside, "run_id": run_id}
     connection.execute("UPDATE agentor_runs SET run_id = :aside WHERE run_id = :run_id", bindings)
     connection.execute("UPDATE agentor_runs SET parent = :aside WHERE parent = :run_id", bindings)
-    rest = connection.execute(_REST, (run_id,)).fetchall()
-    connection.execute("DELETE FROM agentor_events WHERE run_id = ?", (run_id,))
-    connection.executemany(_ADD, [(*row, aside) for row in rest])
 
 
 def vacuum_step(connection: apsw.Connection) -> bool:

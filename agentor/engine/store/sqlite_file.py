@@ -12,11 +12,10 @@ from typing import Any
 import apsw
 
 from agentor.engine import clock
+from agentor.engine.store.sqlite_upgrades import UPGRADES
 from agentor.errors import ConfigError, StoreError
 
-SCHEMA_VERSION = 1
-# Statements that lift version n to n + 1, at index n - 1. schema.sql is always the newest.
-UPGRADES: tuple[str, ...] = ()
+SCHEMA_VERSION = len(UPGRADES) + 1
 
 _OLDEST_SQLITE = (
     3,

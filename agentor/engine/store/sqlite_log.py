@@ -26,25 +26,26 @@ SUMMARY = (
 )
 _COPIED = ", ".join(SUMMARY)
 
-_LAST_SEQ = "SELECT last_seq FROM agentor_runs WHERE run_id = ? AND deleted_at IS NULL"
+_PLACE = "SELECT number, last_seq FROM agentor_runs WHERE run_id = ? AND deleted_at IS NULL"
 
 _ADD_EVENT = """
-INSERT INTO agentor_events (run_id, seq, type, recorded_at, body) VALUES (?, ?, ?, ?, ?)
+INSERT INTO agentor_events (run, seq, type, recorded_at, body) VALUES (?, ?, ?, ?, ?)
 """
 
 _ADD_RUN = """
 INSERT INTO agentor_runs (run_id, last_seq, status, created_at, updated_at)
 VALUES (:run_id, 0, :status, :now, :now)
+RETURNING number
 """
 
 _FORGET_SUMMARY = f"""
 UPDATE agentor_runs SET
     last_seq = coalesce(
-        (SELECT max(seq) FROM agentor_events WHERE run_id = :run_id), parent_seq),
+        (SELECT max(seq) FROM agentor_events WHERE run = number), parent_seq),
     status = :status, {", ".join(f"{name} = NULL" for name in SUMMARY[1 : -len(COUNTS)])},
     {", ".join(f"{name} = 0" for name in COUNTS)}
 WHERE run_id = :run_id
-RETURNING updated_at
+RETURNING number, updated_at
 """
 
 _FORK_WHOLE = f"""
@@ -56,15 +57,16 @@ FROM agentor_runs WHERE run_id = :src
 _FORK_EARLIER = """
 INSERT INTO agentor_runs (run_id, parent, parent_seq, last_seq, status, created_at, updated_at)
 VALUES (:dst, :src, :at, :at, :status, :now, :now)
+RETURNING number
 """
 
 # Each ancestor contributes the events up to the lowest seq at which anyone below it left.
 _LINEAGE = """
-WITH RECURSIVE lineage (run_id, parent, parent_seq, upto) AS (
-    SELECT run_id, parent, parent_seq, last_seq FROM agentor_runs
+WITH RECURSIVE lineage (number, parent, parent_seq, upto) AS (
+    SELECT number, parent, parent_seq, last_seq FROM agentor_runs
     WHERE run_id = :run_id AND deleted_at IS NULL
     UNION ALL
-    SELECT r.run_id, r.parent, r.parent_seq, min(l.parent_seq, l.upto)
+    SELECT r.number, r.parent, r.parent_seq, min(l.parent_seq, l.upto)
     FROM lineage AS l JOIN agentor_runs AS r ON r.run_id = l.parent
 )
 """
@@ -73,7 +75,7 @@ _MILESTONES = (
     _LINEAGE
     + """
 SELECT e.body
-FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq <= min(l.upto, :at)
+FROM lineage AS l JOIN agentor_events AS e ON e.run = l.number AND e.seq <= min(l.upto, :at)
 WHERE e.type IN (:start, :end, :fork)
 ORDER BY e.seq
 """
@@ -88,7 +90,7 @@ _SUMS = ", ".join(
 )
 _USAGE_UP_TO = f"""{_LINEAGE}
 SELECT count(*), {_SUMS}
-FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq <= min(l.upto, :at)
+FROM lineage AS l JOIN agentor_events AS e ON e.run = l.number AND e.seq <= min(l.upto, :at)
 WHERE e.type = :generation
 """
 
@@ -99,7 +101,7 @@ _LOAD = (
     _LINEAGE
     + """
 SELECT e.seq, e.body
-FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq <= l.upto
+FROM lineage AS l JOIN agentor_events AS e ON e.run = l.number AND e.seq <= l.upto
 ORDER BY e.seq
 """
 )
@@ -109,15 +111,15 @@ _LOAD_AFTER = (
     _LINEAGE
     + """
 SELECT e.seq, e.body
-FROM lineage AS l JOIN agentor_events AS e ON e.run_id = l.run_id AND e.seq BETWEEN :after + 1 AND l.upto
+FROM lineage AS l JOIN agentor_events AS e ON e.run = l.number AND e.seq BETWEEN :after + 1 AND l.upto
 ORDER BY e.seq
 """
 )
 
 # Joined to the runs, since what a deleted run has left to its forks is nobody's news.
 _AFTER = """
-SELECT e.position, e.run_id, e.seq, e.body
-FROM agentor_events AS e CROSS JOIN agentor_runs AS r ON r.run_id = e.run_id
+SELECT e.position, r.run_id, e.seq, e.body
+FROM agentor_events AS e CROSS JOIN agentor_runs AS r ON r.number = e.run
 WHERE e.position > :after AND r.deleted_at IS NULL AND r.run_id NOT LIKE '.%'
 ORDER BY e.position LIMIT :limit
 """
@@ -126,16 +128,17 @@ ORDER BY e.position LIMIT :limit
 def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) -> None:
     """Add events at the end of a run, which is created by its first."""
     now = clock.now()
-    last_seq = last_seq_of(connection, run_id)
-    bodies = bodies_after(run_id, last_seq or 0, events)
+    place: Any = connection.execute(_PLACE, (run_id,)).get
+    last_seq = 0 if place is None else place[1]
+    bodies = bodies_after(run_id, last_seq, events)
     if not bodies:
         return
-    if last_seq is None:
-        free_id(connection, run_id)
-        connection.execute(_ADD_RUN, {"run_id": run_id, "status": UNFINISHED, "now": now})
-    for seq, (event, body) in enumerate(zip(events, bodies, strict=True), (last_seq or 0) + 1):
-        connection.execute(_ADD_EVENT, (run_id, seq, event.type, now, body))
-    _update_run(connection, run_id, (last_seq or 0) + len(bodies), now, summary(events))
+    number = _new_run(connection, run_id, now) if place is None else place[0]
+    rows = enumerate(zip(events, bodies, strict=True), last_seq + 1)
+    connection.executemany(
+        _ADD_EVENT, [(number, seq, event.type, now, body) for seq, (event, body) in rows]
+    )
+    _update_run(connection, number, last_seq + len(bodies), now, summary(events))
 
 
 def load(connection: apsw.Connection, run_id: str) -> list[Event]:
@@ -195,10 +198,8 @@ def fork(
     if at == last_seq:
         connection.execute(_FORK_WHOLE, {"src": src, "dst": dst, "now": now})
     else:
-        connection.execute(
-            _FORK_EARLIER, {"src": src, "dst": dst, "at": at, "status": UNFINISHED, "now": now}
-        )
-        _update_run(connection, dst, at, now, there)
+        row = {"src": src, "dst": dst, "at": at, "status": UNFINISHED, "now": now}
+        _update_run(connection, int(connection.execute(_FORK_EARLIER, row).get), at, now, there)
     append(connection, dst, fork_tail(event, at))
 
 
@@ -215,26 +216,32 @@ def summary_at(connection: apsw.Connection, run_id: str, at: int) -> dict[str, A
 def summarise_anew(connection: apsw.Connection, run_id: str) -> None:
     """Work out a run's summary from its events, as if it had never been kept."""
     bindings = {"run_id": run_id, "status": UNFINISHED}
-    updated_at: Any = connection.execute(_FORGET_SUMMARY, bindings).get
+    number, updated_at = connection.execute(_FORGET_SUMMARY, bindings).get
     events = load(connection, run_id)
-    _update_run(connection, run_id, len(events), updated_at, summary(events))
+    _update_run(connection, number, len(events), updated_at, summary(events))
 
 
 def last_seq_of(connection: apsw.Connection, run_id: str) -> int | None:
     """None if there is no such run."""
-    row = connection.execute(_LAST_SEQ, (run_id,)).get
-    return None if row is None else int(row)
+    place: Any = connection.execute(_PLACE, (run_id,)).get
+    return None if place is None else int(place[1])
+
+
+def _new_run(connection: apsw.Connection, run_id: str, now: float) -> int:
+    free_id(connection, run_id)
+    row = {"run_id": run_id, "status": UNFINISHED, "now": now}
+    return int(connection.execute(_ADD_RUN, row).get)
 
 
 def _update_run(
-    connection: apsw.Connection, run_id: str, last_seq: int, now: float, changes: dict[str, Any]
+    connection: apsw.Connection, number: int, last_seq: int, now: float, changes: dict[str, Any]
 ) -> None:
     # Naming only what changes spares the indexes: most appends touch no column that has one.
     sets = [_SETS.get(name, f"{name} = :{name}") for name in changes]
     connection.execute(
         f"UPDATE agentor_runs SET {', '.join(['last_seq = :last_seq', 'updated_at = :now', *sets])} "
-        "WHERE run_id = :run_id",
-        changes | {"last_seq": last_seq, "now": now, "run_id": run_id},
+        "WHERE number = :number",
+        changes | {"last_seq": last_seq, "now": now, "number": number},
     )
 
 

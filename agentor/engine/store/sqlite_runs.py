@@ -25,15 +25,15 @@ number >= (SELECT min(number) FROM agentor_runs WHERE created_at >= :since) AND 
 """
 _STRUCTURE = """
 SELECT format('run ''%s'': its row ends at seq %d, its events at %d', run_id, last_seq, found)
-FROM (SELECT run_id, last_seq, deleted_at, (SELECT max(seq) FROM agentor_events AS e WHERE e.run_id = r.run_id) AS found
+FROM (SELECT run_id, last_seq, deleted_at, (SELECT max(seq) FROM agentor_events WHERE run = r.number) AS found
       FROM agentor_runs AS r)
 WHERE found > last_seq AND deleted_at IS NULL
 UNION ALL
 SELECT format('run ''%s'': its parent ''%s'' is missing', run_id, parent)
 FROM agentor_runs WHERE parent NOT IN (SELECT run_id FROM agentor_runs)
 UNION ALL
-SELECT DISTINCT format('run ''%s'': has events, but no row in agentor_runs', run_id)
-FROM agentor_events WHERE run_id NOT IN (SELECT run_id FROM agentor_runs)
+SELECT DISTINCT format('run number %d: has events, but no row in agentor_runs', run)
+FROM agentor_events WHERE run NOT IN (SELECT number FROM agentor_runs)
 """
 
 

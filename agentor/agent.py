@@ -9,16 +9,13 @@ import asyncio
 import contextlib
 import math
 import os
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, get_args
 
-from agentor import blocking, inputs
-from agentor.consent import decide_call, find_pending
-from agentor.definition import describe
+from agentor import decisions, inputs
+from agentor.blocking import twin
+from agentor.building import build_spec
 from agentor.delivery import Handler, deliver
-from agentor.engine import events as ev
-from agentor.engine import strict_json
-from agentor.engine.asking import name_of
 from agentor.engine.budget import Budget
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event, RunResult
@@ -29,12 +26,11 @@ from agentor.engine.responses import Model
 from agentor.engine.runner import AgentSpec, HalfFinished
 from agentor.engine.store.protocol import Closes, Store, new_run_id
 from agentor.engine.tools import check_tools
-from agentor.engine.transact import check_transactional
 from agentor.errors import ConfigError
-from agentor.launch import Launch, OnChange, check_count, with_turns
+from agentor.launch import Launch, OnChange, with_turns
 from agentor.output import OutputType
 from agentor.plan import Plan
-from agentor.recorded import recorded, stored
+from agentor.recorded import stored
 from agentor.streaming import StreamItem, item_of, live
 from agentor.tracing import Tracer, choose_tracer, traced
 from agentor.worker import Worker, WorkPlan, WorkReport
@@ -105,20 +101,12 @@ class Agentor:
         transaction_limit_s: float | None = None,
         atomic_batches: bool = False,
     ) -> None:
-        if on_change not in ("warn", "refuse", "adopt"):
-            raise ConfigError(f"on_change is 'warn', 'refuse' or 'adopt', not {on_change!r}")
-        if half_finished not in (None, "rewind", "settle"):
-            raise ConfigError(f"half_finished is 'rewind' or 'settle', not {half_finished!r}")
-        if durability not in ("best_effort", "strict"):
-            raise ConfigError(f"durability is 'best_effort' or 'strict', not {durability!r}")
         self.name = inputs.read_text("name", name)
-        self.instructions = (
-            None if instructions is None else inputs.read_text("instructions", instructions)
-        )
+        self.instructions = inputs.read_optional_text("instructions", instructions)
         self.tools = check_tools(tools or [])
         self.store = inputs.open_store(store)
         self.context = context
-        self._on_change: OnChange = on_change
+        self._on_change: OnChange = inputs.read_choice("on_change", on_change, get_args(OnChange))
         self._endpoint = {"api_key": api_key, "base_url": base_url, "settings": model_settings}
         self.model = as_model(model, **self._endpoint)  # type: ignore[arg-type]
         self._fallbacks: dict[str, Model] = {}
@@ -126,36 +114,24 @@ class Agentor:
         self._tracer = tracer
         self._traces = bool(enable_tracing and choose_tracer(True, tracer, enabled=True))
         self._trace_labels = (trace_group_id, trace_metadata)
-        settings = vars(model_settings) if model_settings is not None else {}
-        defined = describe(
+        self._spec = build_spec(
+            self.name,
             self.instructions,
-            name_of(self.model),
+            self.model,
+            model_settings,
             self.tools,
-            self._output.schema if self._output else None,
-            {k: v for k, v in settings.items() if k != "unknown" and not k.startswith("extra_")},
-        )
-        limit = inputs.checked_budget(budget, [name_of(self.model)])
-        self._spec = AgentSpec(
-            agent=self.name,
-            models=[self.model],
-            tools=self.tools,
-            output=self._output,
-            max_turns=check_count("max_turns", max_turns),
-            max_tool_failures=check_count("max_tool_failures", max_tool_failures),
+            self._output,
+            self.store,
+            max_turns=max_turns,
+            max_tool_failures=max_tool_failures,
             context=context,
             durability=durability,
-            tool_timeout_s=inputs.read_seconds("tool_timeout_s", tool_timeout_s),
+            tool_timeout_s=tool_timeout_s,
             half_finished=half_finished,
-            budget=limit,
-            deadline_s=inputs.read_seconds("deadline_s", deadline_s),
-            transaction_limit_s=check_transactional(
-                self.tools,
-                self.store,
-                inputs.read_seconds("transaction_limit_s", transaction_limit_s),
-            ),
+            budget=budget,
+            deadline_s=deadline_s,
+            transaction_limit_s=transaction_limit_s,
             atomic_batches=atomic_batches,
-            definition=strict_json.digest(defined),
-            defined=defined,
         )
 
     # Runs ---------------------------------------------------------------------------------------------------------
@@ -191,12 +167,10 @@ class Agentor:
                 raise ConfigError("a list of inputs is several runs: run_id can name only one")
             return await self._batch(input, limit_concurrency, max_turns, fallback_models, tracing)
         messages = inputs.read_input(input)
-        launch = self._launch(Nobody(), max_turns, fallback_models, tracing)
+        launch = self._launch(max_turns, fallback_models, tracing)
         return await launch.run(messages, run_id)
 
-    def run(self, input: Any, *args: Any, **kwargs: Any) -> Any:
-        """`arun` from synchronous code: a script, a notebook, a thread."""
-        return blocking.wait_for(lambda: self.arun(input, *args, **kwargs))
+    run = twin(arun)
 
     async def aresume(
         self,
@@ -220,19 +194,10 @@ class Agentor:
 
         Raises `RunNotFoundError` (a KeyError) if there is no such run, `ConfigError` (a ValueError) without a store.
         """
-        launch = self._launch(Nobody(), max_turns, None, tracing)
+        launch = self._launch(max_turns, tracing=tracing)
         return await launch.resume(run_id, math.inf if wait is True else float(wait))
 
-    def resume(
-        self,
-        run_id: str,
-        max_turns: int | None = None,
-        tracing: Any = None,
-        *,
-        wait: bool | float = False,
-    ) -> RunResult:
-        """`aresume` from synchronous code."""
-        return blocking.wait_for(lambda: self.aresume(run_id, max_turns, tracing, wait=wait))
+    resume = twin(aresume)
 
     async def afork(
         self,
@@ -256,26 +221,23 @@ class Agentor:
             tracing: As for `arun`.
         """
         messages = [] if input is None else inputs.read_input(input)
-        return await self._launch(Nobody(), max_turns, None, tracing).fork(
-            run_id, messages, fork_id, at
-        )
+        return await self._launch(max_turns, tracing=tracing).fork(run_id, messages, fork_id, at)
 
-    def fork(
-        self,
-        run_id: str,
-        input: str | Sequence[Mapping[str, Any]] | None = None,
-        *,
-        fork_id: str | None = None,
-        at: int | None = None,
-        max_turns: int | None = None,
-        tracing: Any = None,
-    ) -> RunResult:
-        """`afork` from synchronous code."""
-        return blocking.wait_for(
-            lambda: self.afork(
-                run_id, input, fork_id=fork_id, at=at, max_turns=max_turns, tracing=tracing
-            )
-        )
+    fork = twin(afork)
+
+    async def aresult(self, run_id: str) -> RunResult:
+        """A run as its log has it, whatever state it is in, without going on with it. Writes nothing; a run without an
+        end has the status "unfinished"."""
+        return await self._launch(tracing=False).read(run_id)
+
+    result = twin(aresult)
+
+    async def aplan(self, run_id: str) -> Plan:
+        """What `resume` would do now: calls to run, calls in doubt, whether the model is asked and paid again, and what
+        has changed in the agent since. Writes nothing."""
+        return await self._launch(tracing=False).plan(run_id)
+
+    plan = twin(aplan)
 
     # People -------------------------------------------------------------------------------------------------------
 
@@ -292,63 +254,27 @@ class Agentor:
         `ConfigError` (a ValueError) if the call does not wait, or was decided already; `LeaseHeldError` while a worker
         is busy with the run.
         """
-        edited = None if args is None else await self._read_edited(run_id, call_id, args)
-        by = None if by is None else inputs.read_text("by", by)
-        decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
-        await decide_call(stored(self.store), run_id, call_id, decision)
+        await decisions.approve(stored(self.store), self.tools, run_id, call_id, args, by)
 
-    async def _read_edited(
-        self, run_id: str, call_id: str, args: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Other arguments for a call that waits, checked against its tool: they replace all that the model gave."""
-        edited = inputs.read_arguments(args)
-        state, _ = await recorded(stored(self.store), run_id)
-        tool = self.tools.get(find_pending(state, run_id, call_id).name)
-        if tool is not None:
-            inputs.check_arguments(tool, edited)
-        return edited
-
-    def approve(
-        self,
-        run_id: str,
-        call_id: str,
-        args: Mapping[str, Any] | None = None,
-        by: str | None = None,
-    ) -> None:
-        """`aapprove` from synchronous code."""
-        blocking.wait_for(lambda: self.aapprove(run_id, call_id, args, by))
-
-    async def aresult(self, run_id: str) -> RunResult:
-        """A run as its log has it, whatever state it is in, without going on with it. Writes nothing; a run without an
-        end has the status "unfinished"."""
-        return await self._launch(Nobody(), None, None, False).read(run_id)
-
-    def result(self, run_id: str) -> RunResult:
-        """`aresult` from synchronous code."""
-        return blocking.wait_for(lambda: self.aresult(run_id))
-
-    async def aplan(self, run_id: str) -> Plan:
-        """What `resume` would do now: calls to run, calls in doubt, whether the model is asked and paid again, and what
-        has changed in the agent since. Writes nothing."""
-        return await self._launch(Nobody(), None, None, False).plan(run_id)
-
-    def plan(self, run_id: str) -> Plan:
-        """`aplan` from synchronous code."""
-        return blocking.wait_for(lambda: self.aplan(run_id))
+    approve = twin(aapprove)
 
     async def areject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
         """Refuse a call that waits. The model is told the reason when the run is resumed."""
-        by = None if by is None else inputs.read_text("by", by)
-        decision = Event(
-            ev.APPROVAL, status="rejected", by=by, reason=inputs.read_text("reason", reason)
-        )
-        await decide_call(stored(self.store), run_id, call_id, decision)
+        await decisions.reject(stored(self.store), run_id, call_id, reason, by)
 
-    def reject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
-        """`areject` from synchronous code."""
-        blocking.wait_for(lambda: self.areject(run_id, call_id, reason, by))
+    reject = twin(areject)
 
-    # Workers ------------------------------------------------------------------------------------------------------
+    async def asettle(
+        self, run_id: str, call_id: str, result: Any, by: str | None = None
+    ) -> None:
+        """Say of a call that waits because it is in doubt: it did happen, and this is its result.
+
+        It is recorded as the call's own result, in one commit with the decision, and the call is never started again.
+        `ConfigError` (a ValueError) if the call does not wait, was decided already, or was never started.
+        """
+        await decisions.settle(stored(self.store), self.tools, run_id, call_id, result, by)
+
+    settle = twin(asettle)
 
     async def acancel(self, run_id: str, by: str | None = None) -> bool:
         """End a run wherever it is worked on, in this process or another: a model call or an async tool under way is
@@ -356,23 +282,20 @@ class Agentor:
 
         False if the run had ended already. A worker in another process notices within a second.
         """
-        by = None if by is None else inputs.read_text("by", by)
-        return await self._launch(Nobody(), None, None, False).cancel(run_id, by)
+        return await self._launch(tracing=False).cancel(run_id, inputs.read_optional_text("by", by))
 
-    def cancel(self, run_id: str, by: str | None = None) -> bool:
-        """`acancel` from synchronous code."""
-        return blocking.wait_for(lambda: self.acancel(run_id, by))
+    cancel = twin(acancel)
+
+    # Workers ------------------------------------------------------------------------------------------------------
 
     async def aenqueue(
         self, input: str | Sequence[Mapping[str, Any]], run_id: str | None = None
     ) -> str:
         """Write a run into the store for a worker to take; its id. Asks no model."""
         messages = inputs.read_input(input)
-        return await self._launch(Nobody(), None, None, False).enqueue(messages, run_id)
+        return await self._launch(tracing=False).enqueue(messages, run_id)
 
-    def enqueue(self, input: str | Sequence[Mapping[str, Any]], run_id: str | None = None) -> str:
-        """`aenqueue` from synchronous code."""
-        return blocking.wait_for(lambda: self.aenqueue(input, run_id))
+    enqueue = twin(aenqueue)
 
     def worker(self, **how: Any) -> Worker:
         """A worker for this agent's unfinished runs: `await worker.work()`, and `worker.stop()` from its loop.
@@ -382,16 +305,14 @@ class Agentor:
         """
         if self.store is None:
             raise ConfigError("a worker needs a store: Agentor(store='runs.db')")
-        launch = self._launch(Nobody(), None, None, None)
+        launch = self._launch()
         return Worker(self.store, self.name, WorkPlan(**how), launch.resume, launch.park)
 
-    async def awork(self, **how: Any) -> WorkReport:
+    async def awork(self, /, **how: Any) -> WorkReport:
         """Work off the unfinished runs of the store until cancelled, or until idle if so asked. See `worker`."""
         return await self.worker(**how).work()
 
-    def work(self, **how: Any) -> WorkReport:
-        """`awork` from synchronous code. Ctrl-C stops it in an orderly way."""
-        return blocking.wait_for(lambda: self.awork(**how))
+    work = twin(awork)
 
     async def adeliver(
         self, handler: Handler, *, until_idle: bool = True, claim_s: float = 60.0
@@ -411,11 +332,7 @@ class Agentor:
         """
         return await deliver(self.store, handler, until_idle, claim_s)
 
-    def deliver(self, handler: Handler, *, until_idle: bool = True, claim_s: float = 60.0) -> int:
-        """`adeliver` from synchronous code."""
-        return blocking.wait_for(
-            lambda: self.adeliver(handler, until_idle=until_idle, claim_s=claim_s)
-        )
+    deliver = twin(adeliver)
 
     # Streams ------------------------------------------------------------------------------------------------------
 
@@ -433,9 +350,9 @@ class Agentor:
         """
         messages = inputs.read_input(input)
 
-        async def run(audience: Audience) -> RunResult:
-            launch = self._launch(audience, max_turns, fallback_models, tracing)
-            return await launch.run(messages, run_id)
+        def run(audience: Audience) -> Coroutine[Any, Any, RunResult]:
+            launch = self._launch(max_turns, fallback_models, tracing, audience)
+            return launch.run(messages, run_id)
 
         async with contextlib.aclosing(live(run)) as events:
             async for event in events:
@@ -473,9 +390,7 @@ class Agentor:
         if isinstance(store, Closes):
             await in_thread(store.close, "store")
 
-    def close(self) -> None:
-        """`aclose` from synchronous code."""
-        blocking.wait_for(self.aclose)
+    close = twin(aclose)
 
     def __repr__(self) -> str:
         return f"Agentor({self.name!r}, tools={list(self.tools)})"
@@ -484,10 +399,10 @@ class Agentor:
 
     def _launch(
         self,
-        audience: Audience,
-        max_turns: int | None,
-        fallback_models: Sequence[str | Model] | None,
-        tracing: Any,
+        max_turns: int | None = None,
+        fallback_models: Sequence[str | Model] | None = None,
+        tracing: Any = None,
+        audience: Audience | None = None,
     ) -> Launch:
         if isinstance(fallback_models, str):
             raise ConfigError("fallback_models is a list of models; put the name into one")
@@ -499,26 +414,26 @@ class Agentor:
             store=self.store,
             instructions=self.instructions,
             output=self._output,
-            audience=traced(audience, tracer, self.name, *self._trace_labels),
+            audience=traced(audience or Nobody(), tracer, self.name, *self._trace_labels),
             on_change=self._on_change,
         )
 
     async def _batch(
         self,
-        inputs: Sequence[str],
+        texts: Sequence[str],
         limit: int,
         max_turns: int | None,
         fallback_models: Sequence[str | Model] | None,
         tracing: Any,
     ) -> list[RunResult | BaseException]:
-        room = asyncio.Semaphore(check_count("limit_concurrency", limit))
+        room = asyncio.Semaphore(inputs.read_count("limit_concurrency", limit))
 
         async def one(text: str) -> RunResult:
             async with room:
                 result: RunResult = await self.arun(text, max_turns, fallback_models, tracing)
                 return result
 
-        return await asyncio.gather(*map(one, inputs), return_exceptions=True)
+        return await asyncio.gather(*map(one, texts), return_exceptions=True)
 
     def _fallback(self, model: str | Model) -> Model:
         """A fallback named by text lives at the agent's own endpoint; another host needs a model object."""

@@ -10,12 +10,16 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import functools
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 
+_Self = TypeVar("_Self")
+_Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
 SIGNALS_S: Final = 0.25  # how late a signal may be noticed
@@ -125,3 +129,26 @@ def _wait(work: _Started[_Result]) -> _Result:
         if not work.done():
             work.stop()
         raise
+
+
+def twin(
+    method: Callable[Concatenate[_Self, _Args], Coroutine[Any, Any, _Result]],
+) -> Callable[Concatenate[_Self, _Args], _Result]:
+    """The synchronous form of the async method `a<name>`: the same arguments, and what it returns or raises."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(self: _Self, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        made: Callable[..., Coroutine[Any, Any, _Result]] = getattr(
+            self, name
+        )  # perhaps overridden
+        return wait_for(lambda: made(*args, **kwargs))
+
+    call.__name__ = name.removeprefix("a")
+    call.__qualname__ = method.__qualname__.replace(name, call.__name__)
+    told = inspect.cleandoc(method.__doc__ or "")
+    call.__doc__ = (
+        f"`{name}` from synchronous code: a script, a notebook, a thread. "
+        f"Ctrl-C ends it in an orderly way.\n\n{told}"
+    )
+    return call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from agentor.engine import strict_json
 from agentor.engine.budget import Budget, read_budget
@@ -14,6 +14,8 @@ from agentor.engine.request import Transcript
 from agentor.engine.store.protocol import Store
 from agentor.engine.tools import InvalidArgumentsError, Tool
 from agentor.errors import ConfigError
+
+_Choice = TypeVar("_Choice")
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 
@@ -104,10 +106,27 @@ def read_text(name: str, value: Any) -> str:
     return strict_json.clean_text(value)
 
 
+def read_optional_text(name: str, value: Any) -> str | None:
+    return None if value is None else read_text(name, value)
+
+
 def read_seconds(name: str, seconds: float | None) -> float | None:
     if seconds is None or (isinstance(seconds, int | float) and seconds > 0):
         return seconds
     raise ConfigError(f"{name} is a number of seconds above 0, not {seconds!r}")
+
+
+def read_count(name: str, value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return value
+    raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def read_choice(name: str, value: _Choice, choices: Sequence[object]) -> _Choice:
+    if value in choices:
+        return value
+    *others, last = (repr(choice) for choice in choices if choice is not None)
+    raise ConfigError(f"{name} is {', '.join(others)} or {last}, not {value!r}")
 
 
 def read_arguments(args: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from agentor.errors import (
     SequenceConflictError,
     StoreError,
 )
-from agentor.inputs import check_approvals
+from agentor.inputs import check_approvals, read_count
 from agentor.output import OutputType
 from agentor.plan import Plan, plan_of
 from agentor.recorded import recorded, stored
@@ -351,10 +351,4 @@ def with_turns(spec: AgentSpec, max_turns: int | None) -> AgentSpec:
     """The spec with another turn budget, if one is given."""
     if max_turns is None:
         return spec
-    return replace(spec, max_turns=check_count("max_turns", max_turns))
-
-
-def check_count(name: str, value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return value
-    raise ConfigError(f"{name} must be a whole number of at least 1, not {value!r}")
+    return replace(spec, max_turns=read_count("max_turns", max_turns))

@@ -74,6 +74,8 @@ FLOORS = {
             "agentor.recorded",
             "agentor.worker",
             "agentor.inputs",
+            "agentor.building",
+            "agentor.decisions",
         ),
     ],
     "readers": [f"agentor.{name}" for name in ("export", "viewer", "server", "testing", "demo")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import subprocess
 import threading
 import time
@@ -167,6 +168,30 @@ def _one_argument(ask: Callable[..., str]) -> Callable[[str], str]:
         return ask(question)
 
     return one
+
+
+ASYNC_CALLS = [
+    n for n, m in vars(Agentor).items() if inspect.iscoroutinefunction(m) and n[0] == "a"
+]
+
+
+@pytest.mark.parametrize("name", ASYNC_CALLS)
+def test_every_async_call_has_a_synchronous_form_with_the_same_arguments_and_its_documentation(
+    name: str,
+) -> None:
+    made, twin = getattr(Agentor, name), getattr(Agentor, name[1:])
+    assert not inspect.iscoroutinefunction(twin)
+    assert inspect.signature(twin) == inspect.signature(made)
+    assert (twin.__name__, twin.__qualname__) == (name[1:], f"Agentor.{name[1:]}")
+    assert (inspect.getdoc(twin) or "").endswith(inspect.getdoc(made) or "?")
+
+
+def test_a_sync_call_of_a_subclass_is_its_own_async_call() -> None:
+    class Polite(Agentor):
+        async def arun(self, input: Any, *args: Any, **kwargs: Any) -> Any:
+            return await super().arun(f"Please: {input}", *args, **kwargs)
+
+    assert Polite("Echo", model=echo()).run("hello").final_output == "You said: Please: hello"
 
 
 def test_a_sync_call_with_a_wrong_keyword_is_a_type_error_and_does_not_hang() -> None:

@@ -1,0 +1,74 @@
+"""What every run of an agent is given, put together from the arguments of `Agentor` and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from agentor import inputs
+from agentor.definition import describe
+from agentor.engine import strict_json
+from agentor.engine.asking import name_of
+from agentor.engine.budget import Budget
+from agentor.engine.models import ModelSettings
+from agentor.engine.recorder import Durability
+from agentor.engine.responses import Model
+from agentor.engine.runner import AgentSpec, HalfFinished
+from agentor.engine.store.protocol import Store
+from agentor.engine.tools import Tool
+from agentor.engine.transact import check_transactional
+from agentor.output import OutputType
+
+
+def build_spec(
+    name: str,
+    instructions: str | None,
+    model: Model,
+    settings: ModelSettings | None,
+    tools: Mapping[str, Tool],
+    output: OutputType | None,
+    store: Store | None,
+    *,
+    max_turns: int,
+    max_tool_failures: int,
+    context: Any,
+    durability: Durability,
+    tool_timeout_s: float | None,
+    half_finished: HalfFinished | None,
+    budget: int | Budget | None,
+    deadline_s: float | None,
+    transaction_limit_s: float | None,
+    atomic_batches: bool,
+) -> AgentSpec:
+    """`ConfigError` names an argument that cannot be, or two that do not go together."""
+    defining = _defining(settings)
+    shape = output.schema if output else None
+    defined = describe(instructions, name_of(model), tools, shape, defining)
+    return AgentSpec(
+        agent=name,
+        models=[model],
+        tools=tools,
+        output=output,
+        max_turns=inputs.read_count("max_turns", max_turns),
+        max_tool_failures=inputs.read_count("max_tool_failures", max_tool_failures),
+        context=context,
+        durability=inputs.read_choice("durability", durability, get_args(Durability)),
+        tool_timeout_s=inputs.read_seconds("tool_timeout_s", tool_timeout_s),
+        half_finished=inputs.read_choice(
+            "half_finished", half_finished, (None, *get_args(HalfFinished))
+        ),
+        budget=inputs.checked_budget(budget, [name_of(model)]),
+        deadline_s=inputs.read_seconds("deadline_s", deadline_s),
+        transaction_limit_s=check_transactional(
+            tools, store, inputs.read_seconds("transaction_limit_s", transaction_limit_s)
+        ),
+        atomic_batches=atomic_batches,
+        definition=strict_json.digest(defined),
+        defined=defined,
+    )
+
+
+def _defining(settings: ModelSettings | None) -> dict[str, Any]:
+    """The settings that make the agent what it is: headers and extra bodies may hold secrets."""
+    given = vars(settings) if settings is not None else {}
+    return {k: v for k, v in given.items() if k != "unknown" and not k.startswith("extra_")}

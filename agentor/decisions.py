@@ -1,0 +1,62 @@
+"""A person's decision about a call that waits, from what a caller gave: checked, then recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agentor import inputs
+from agentor.consent import decide_call, find_pending, settle_call
+from agentor.engine import events as ev
+from agentor.engine.events import Event
+from agentor.engine.result_text import RESULT_LIMIT
+from agentor.engine.store.protocol import Store, check_run_id
+from agentor.engine.tools import Tool
+from agentor.recorded import recorded
+
+
+async def approve(
+    store: Store,
+    tools: Mapping[str, Tool],
+    run_id: str,
+    call_id: str,
+    args: Mapping[str, Any] | None,
+    by: str | None,
+) -> None:
+    """Record consent to a call, with other arguments if `args` are given: they replace all that the model gave."""
+    edited = None
+    if args is not None:
+        edited = inputs.read_arguments(args)
+        state, _ = await recorded(store, run_id)
+        tool = tools.get(find_pending(state, run_id, call_id).name)
+        if tool is not None:
+            inputs.check_arguments(tool, edited)
+    decision = Event(
+        ev.APPROVAL, status="approved", by=inputs.read_optional_text("by", by), args=edited
+    )
+    await decide_call(store, run_id, call_id, decision)
+
+
+async def reject(store: Store, run_id: str, call_id: str, reason: str, by: str | None) -> None:
+    """Record a refusal, with the reason that the model is told."""
+    reason = inputs.read_text("reason", reason)
+    decision = Event(
+        ev.APPROVAL, status="rejected", by=inputs.read_optional_text("by", by), reason=reason
+    )
+    await decide_call(store, run_id, call_id, decision)
+
+
+async def settle(
+    store: Store,
+    tools: Mapping[str, Tool],
+    run_id: str,
+    call_id: str,
+    result: Any,
+    by: str | None,
+) -> None:
+    """Record that a call in doubt did happen. Its result is cut where its tool's results are."""
+    state, _ = await recorded(store, check_run_id(run_id))
+    batch = state.batch
+    name = next((c.name for c in batch.calls if c.call_id == call_id), "") if batch else ""
+    limit = tools[name].max_result_chars if name in tools else RESULT_LIMIT
+    await settle_call(store, run_id, call_id, result, inputs.read_optional_text("by", by), limit)

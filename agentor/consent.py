@@ -2,39 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from agentor.engine import clock, strict_json
+from agentor.engine import events as ev
+from agentor.engine.batch import SETTLED
 from agentor.engine.events import Event, PendingCall
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder
+from agentor.engine.redact import SECRETS
 from agentor.engine.replay import RunState
+from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import NotWaitingError
 from agentor.recorded import recorded
 
 
-async def decide_call(store: Store, run_id: str, call_id: str, decision: Event) -> PendingCall:
+async def decide_call(
+    store: Store, run_id: str, call_id: str, decision: Event, result: Event | None = None
+) -> PendingCall:
     """Record what a person decided about a call that waits; the call as it was decided upon.
 
-    `decision` is an `approval` event with a status. `NotWaitingError` (a `ConfigError`) if the call does not wait,
-    `LeaseHeldError` while somebody works on the run.
+    `decision` is an `approval` event with a status, `result` the `tool_result` that comes with it if the call is
+    settled: one commit. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was never
+    started; `LeaseHeldError` while somebody works on the run.
     """
     await recorded(store, check_run_id(run_id))
     keeper = Keeper(store, run_id)
     await keeper.acquire()
     try:
-        state, _ = await recorded(store, run_id)
-        call = find_pending(state, run_id, call_id)
-        event = decision.with_(
-            call_id=call_id,
-            name=call.name,
-            args_digest=strict_json.digest(call.args),
-            started_at=clock.now(),
-            seq=state.seq + 1,
-        )
-        await Recorder(store, run_id, "strict", lambda: keeper.lease).save([event])
+        state, log = await recorded(store, run_id)
+        call = find_pending(state, run_id, call_id, log)
+        if decision.status == SETTLED:
+            _check_in_doubt(call, run_id)
+        said = decision.with_(args_digest=strict_json.digest(call.args), started_at=clock.now())
+        events = [said] if result is None else [said, result.with_(turn=state.turn or None)]
+        numbered = [
+            event.with_(call_id=call_id, name=call.name, seq=seq)
+            for seq, event in enumerate(events, start=state.seq + 1)
+        ]
+        await Recorder(store, run_id, "strict", lambda: keeper.lease).save(numbered)
         return call
     finally:
         await keeper.release()
+
+
+async def settle_call(
+    store: Store,
+    run_id: str,
+    call_id: str,
+    result: Any,
+    by: str | None,
+    max_chars: int = RESULT_LIMIT,
+) -> PendingCall:
+    """Record that a call in doubt did happen, and its result, as if the call had given it. See `decide_call`."""
+    text = SECRETS.hide(result_text(result, max_chars))
+    decision = Event(ev.APPROVAL, status=SETTLED, by=by)
+    given = Event(ev.TOOL_RESULT, result=text, ended_at=clock.now())
+    return await decide_call(store, run_id, call_id, decision, given)
+
+
+def _check_in_doubt(call: PendingCall, run_id: str) -> None:
+    if not call.in_doubt:
+        raise NotWaitingError(
+            f"call {call.call_id!r} of run {run_id!r} waits, and was never started, so it cannot have happened: "
+            "approve or reject it"
+        )
 
 
 def pending_of(state: RunState) -> list[PendingCall]:
@@ -43,26 +77,41 @@ def pending_of(state: RunState) -> list[PendingCall]:
     if batch is None:
         return []
     return [
-        PendingCall(c.call_id, c.name, dict(c.args), batch.approvals[c.position].reason)
-        for c in batch.waiting
+        PendingCall(
+            call.call_id,
+            call.name,
+            dict(call.args),
+            batch.approvals[call.position].reason,
+            in_doubt=call.position in batch.started,
+        )
+        for call in batch.waiting
     ]
 
 
-def find_pending(state: RunState, run_id: str, call_id: str) -> PendingCall:
-    """The call, if it waits; else a `NotWaitingError` that says what is known of it."""
+def find_pending(
+    state: RunState, run_id: str, call_id: str, log: Sequence[Event] = ()
+) -> PendingCall:
+    """The call, if it waits; else a `NotWaitingError` that says what is known of it, by the log if it is given."""
     pending = {call.call_id: call for call in pending_of(state)}
     if call_id in pending:
         return pending[call_id]
     others = f"calls that wait: {', '.join(pending)}" if pending else "none of its calls waits"
     raise NotWaitingError(
-        f"call {call_id!r} of run {run_id!r} {_what_is_known(state, call_id)}; {others}"
+        f"call {call_id!r} of run {run_id!r} {_what_is_known(state, call_id, log)}; {others}"
     )
 
 
-def _what_is_known(state: RunState, call_id: str) -> str:
+def _what_is_known(state: RunState, call_id: str, log: Sequence[Event]) -> str:
+    asked_of = [e for e in log if e.type == ev.APPROVAL and e.call_id == call_id]
+    if asked_of and asked_of[-1].status != "asked":
+        return _decided(asked_of[-1].status, asked_of[-1].by)
     batch = state.batch
     for call in batch.calls if batch else ():
         approval = batch.approvals.get(call.position) if batch else None
         if call.call_id == call_id and approval:
-            return f"was {approval.status}{f' by {approval.by}' if approval.by else ''} already"
+            return _decided(approval.status, approval.by)
     return "does not wait for a decision"
+
+
+def _decided(status: str | None, by: str | None) -> str:
+    return f"was {status}{f' by {by}' if by else ''} already"

@@ -198,9 +198,9 @@ class Worker:
         if state.agent != self._agent or state.status not in TAKES:
             return False
         batch = state.batch
-        return state.status != "paused" or (
-            batch is not None and len(pending_of(state)) < len(batch.missing)
-        )
+        if state.status != "paused" or batch is None:  # its last open call was settled
+            return True
+        return len(pending_of(state)) < len(batch.missing)
 
     def _pause_s(self, state: RunState) -> float:
         """Seconds until a run that failed may be tried again, counted from its end as the log has it."""

@@ -21,6 +21,7 @@ _VERBS: Final = {
     "pending": "agentor.cli.deciding",
     "approve": "agentor.cli.deciding",
     "reject": "agentor.cli.deciding",
+    "settle": "agentor.cli.deciding",
     "cancel": "agentor.cli.deciding",
     "enqueue": "agentor.cli.working",
     "worker": "agentor.cli.working",

@@ -1,11 +1,12 @@
-"""What people do to runs: `pending`, `approve`, `reject` and `cancel`. A store is all they need, not the agent."""
+"""What people do to runs: `pending`, `approve`, `reject`, `settle` and `cancel`. A store is all they need, not the agent."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import getpass
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import click
@@ -19,7 +20,7 @@ from agentor.cli.overview import DAMAGED, Overview
 from agentor.cli.plain import exact, one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import call_text, duration
-from agentor.consent import decide_call, pending_of
+from agentor.consent import decide_call, pending_of, settle_call
 from agentor.engine import clock, strict_json
 from agentor.engine.events import APPROVAL, Event, PendingCall
 from agentor.engine.replay import replay
@@ -98,6 +99,7 @@ def _as_dict(row: Overview, call: PendingCall, since: float | None) -> dict[str,
         "name": call.name,
         "args": call.args,
         "reason": call.reason,
+        "in_doubt": call.in_doubt,
         "since": since,
     }
 
@@ -121,6 +123,11 @@ def _print_waiting(waiting: list[_Waiting]) -> None:
     click.echo(
         "Decide: agentor approve RUN CALL, or agentor reject RUN CALL --reason TEXT", err=True
     )
+    if any(call.in_doubt for _, call, _ in waiting):
+        click.echo(
+            "Of one that may have taken effect, find out first. If it did: agentor settle RUN CALL --result TEXT",
+            err=True,
+        )
 
 
 def _written(call: PendingCall) -> str:
@@ -164,7 +171,10 @@ def approve(
     RUN and CALL are those that `agentor pending` shows. Exit code 1 if the call does not wait or was decided already.
     """
     decision = Event(APPROVAL, status="approved", by=_name(by), args=args)
-    _decide(store_path, run_id, call_id, decision, as_json)
+    call = _recorded(store_path, run_id, lambda s: decide_call(s, run_id, call_id, decision))
+    if args is not None:
+        call = dataclasses.replace(call, args=args)
+    _print_decided(run_id, call, "approved", _name(by), as_json)
 
 
 @click.command(
@@ -189,22 +199,50 @@ def reject(
     decision = Event(
         APPROVAL, status="rejected", by=_name(by), reason=strict_json.clean_text(reason)
     )
-    _decide(store_path, run_id, call_id, decision, as_json)
+    call = _recorded(store_path, run_id, lambda s: decide_call(s, run_id, call_id, decision))
+    _print_decided(run_id, call, "rejected", _name(by), as_json)
 
 
-def _decide(
-    store_path: str | None, run_id: str, call_id: str, decision: Event, as_json: bool
+@click.command(
+    cls=Verb,
+    short_help="Say that a call in doubt did happen, and its result.",
+    epilog='agentor settle RUN CALL --result "paid, receipt 4711" --by ada@example.com',
+)
+@click.argument("run_id", metavar="RUN")
+@click.argument("call_id", metavar="CALL")
+@click.option("--result", metavar="TEXT", required=True, help="What the call would have given.")
+@_by_option
+@store_option()
+@json_option
+@debug_option
+def settle(
+    run_id: str, call_id: str, result: str, by: str | None, store_path: str | None, as_json: bool
 ) -> None:
+    """Say of a call that waits because nobody knew what became of it: it did happen, and this is its result.
+
+    It is recorded as the call's own result, and the call is never started again. RUN and CALL are those that `agentor
+    pending` shows. Exit code 1 if the call does not wait, was decided already, or was never started.
+    """
+    call = _recorded(
+        store_path, run_id, lambda s: settle_call(s, run_id, call_id, result, _name(by))
+    )
+    _print_decided(run_id, call, "settled", _name(by), as_json)
+
+
+def _recorded(
+    store_path: str | None, run_id: str, decide: Callable[[Store], Coroutine[Any, Any, PendingCall]]
+) -> PendingCall:
     check_run_id(run_id)
     with existing_store(store_path) as store, _refusals(run_id):
-        call = blocking.wait_for(lambda: decide_call(store, run_id, call_id, decision))
-    args = call.args if decision.args is None else decision.args
+        return blocking.wait_for(lambda: decide(store))
+
+
+def _print_decided(run_id: str, call: PendingCall, status: str, by: str, as_json: bool) -> None:
     if as_json:
-        shown = {"run_id": run_id, "call_id": call_id, "name": call.name, "args": args}
-        console.print_json({**shown, "status": decision.status, "by": decision.by})
+        shown = {"run_id": run_id, "call_id": call.call_id, "name": call.name, "args": call.args}
+        console.print_json({**shown, "status": status, "by": by})
         return
-    written = exact(call_text(call.name, args))
-    click.echo(f"{decision.status} by {one_line(decision.by or '', 80)}: {written}")
+    click.echo(f"{status} by {one_line(by, 80)}: {exact(call_text(call.name, call.args))}")
     click.echo(f"A worker goes on with it, or: agentor resume APP {run_id}", err=True)
 
 

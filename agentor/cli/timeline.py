@@ -98,6 +98,8 @@ def _approval(event: Event, seq: int) -> Line:
             return Line(seq, "approved", f"{call}{by}{changed}", tone="good")
         case "rejected":
             return Line(seq, "rejected", f"{call}{by}{why}", tone="bad")
+        case "settled":
+            return Line(seq, "settled", f"{call}{by}: it had happened", tone="good")
     return Line(seq, "asks a person", f"to approve {call}{why}")
 
 

@@ -25,6 +25,8 @@ NO_FAILURES: Final = frozenset({WITHDRAWN, IN_DOUBT, REJECTED, UNDONE})
 # Effects that a batch settles for.
 DECLARED: Final = frozenset({"idempotent", "transactional", "once"})
 
+SETTLED: Final = "settled"  # the status of a decision that a call in doubt did happen
+
 
 @dataclass(frozen=True, slots=True)
 class Approval:

@@ -27,7 +27,7 @@ MESSAGE: Final = "message"
 RUN_END: Final = "run_end"
 FORK: Final = "fork"
 CANCEL: Final = "cancel"
-APPROVAL: Final = "approval"  # asked for, given or refused: see its status
+APPROVAL: Final = "approval"  # asked for, given, refused or needless: see its status
 TEXT_DELTA: Final = "text_delta"  # streamed, never stored
 
 STORED_TYPES: Final = frozenset(
@@ -271,12 +271,14 @@ Event.messages = _Messages()  # type: ignore[assignment]  # a data descriptor, s
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:
-    """A call that waits for a person: `agent.approve(run_id, call_id)` or `agent.reject(...)`."""
+    """A call that waits for a person: `agent.approve(run_id, call_id)` or `agent.reject(...)`; one that is in doubt also
+    for `agent.settle(run_id, call_id, result)`, if it did happen."""
 
     call_id: str
     name: str
     args: dict[str, Any]
     reason: str | None = None  # why a person is asked, when it is not the tool that always asks
+    in_doubt: bool = False  # it was started before, and may have taken effect
 
 
 @dataclass(repr=False)

@@ -16,7 +16,7 @@ from functools import reduce
 from typing import Any, Final
 
 from agentor.engine import events as ev
-from agentor.engine.batch import NO_FAILURES, AllBut, Approval, Batch, changed
+from agentor.engine.batch import NO_FAILURES, SETTLED, AllBut, Approval, Batch, changed
 from agentor.engine.events import Event, Message, Usage
 from agentor.engine.request import (
     Transcript,
@@ -230,9 +230,13 @@ def _fork(state: RunState, event: Event, seq: int) -> RunState:
 
 
 def _approval(state: RunState, event: Event, seq: int) -> RunState:
-    """Consent asked for, given or refused. What speaks of no open call is kept and means nothing."""
+    """Consent asked for, given or refused. What speaks of no open call is kept and means nothing.
+
+    That a call is settled means nothing by itself either: the result that is recorded with it does. Torn from it, the
+    call still waits, and a person says it again.
+    """
     batch = state.batch
-    if batch is None:
+    if batch is None or event.status == SETTLED:
         return changed(state, seq=seq)
     call = batch.find(event, AllBut(batch.answers))
     if call is None:

@@ -78,6 +78,7 @@ def test_pending_as_json(program: Program, paused: str) -> None:
         "name": "refund",
         "args": {"order": "A-17", "amount": 40},
         "reason": None,
+        "in_doubt": False,
     }
     assert second["call_id"] == "call_2"
 
@@ -123,6 +124,48 @@ def test_what_was_approved_and_rejected_is_what_the_resume_goes_by(
     agent.close()
     told = [message["content"] for message in result.messages if message["role"] == "tool"]
     assert told == ["refunded 40 for A-17", "Error: ada did not approve this call: not B"]
+
+
+@pytest.fixture
+def in_doubt(store_path: str) -> str:
+    """A run whose first call was started with consent, by a process that died."""
+    pause(store_path, "whole")
+    agent = desk(store_path)
+    agent.approve("whole", "call_1")
+    agent.resume("whole")
+    assert agent.store is not None
+    events = agent.store.load("whole")
+    claim = next(event.seq for event in events if event.type == "tool_call")
+    for event in events[:claim]:
+        agent.store.append("r", event)
+    assert agent.resume("r").status == "paused"
+    agent.close()
+    return store_path
+
+
+def test_a_call_in_doubt_that_did_happen_is_settled_with_its_result(
+    program: Program, in_doubt: str
+) -> None:
+    listed = program("pending", "--store", in_doubt)
+    assert "If it did: agentor settle RUN CALL --result TEXT" in listed.stderr
+    words = ("settle", "r", "call_1", "--result", "refunded, 4711", "--by", "ada")
+    said = program(*words, "--store", in_doubt)
+    assert said.stdout == 'settled by ada: refund(order="A-17", amount=40)\n'
+    late = program(*words, "--store", in_doubt)
+    assert "was settled by ada already; calls that wait: call_2" in late.stderr
+    assert (late.stdout, late.exit_code) == ("", 1)
+    shown = program("show", "r", "--store", in_doubt).stdout
+    assert "refund (call_1) by ada: it had happened" in shown
+    assert "refunded, 4711" in shown
+
+
+def test_a_call_that_never_started_is_not_settled(program: Program, paused: str) -> None:
+    before = log(paused)
+    result = program("settle", "r", "call_1", "--result", "refunded", "--store", paused)
+    assert "was never started" in result.stderr
+    assert result.exit_code == 1
+    assert program("settle", "r", "call_1", "--store", paused).exit_code == 2  # without a result
+    assert log(paused) == before
 
 
 def test_a_decision_is_recorded_with_the_login_name_unless_another_is_given(
@@ -183,7 +226,9 @@ def test_a_decision_on_a_call_that_does_not_wait_is_refused(
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize("words", [("approve",), ("reject", "--reason", "no")])
+@pytest.mark.parametrize(
+    "words", [("approve",), ("reject", "--reason", "no"), ("settle", "--result", "yes")]
+)
 def test_unknown_and_impossible_runs(program: Program, paused: str, words: tuple[str, ...]) -> None:
     verb, *options = words
     unknown = program(verb, "unknown", "call_1", *options, "--store", paused)

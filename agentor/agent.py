@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from agentor import decisions, inputs
 from agentor.blocking import twin
@@ -105,11 +105,13 @@ class Agentor:
         self.instructions = inputs.read_optional_text("instructions", instructions)
         self.tools = check_tools(tools or [])
         self.store = inputs.open_store(store)
+        self._own_store: object = None if self.store is store else self.store
         self.context = context
         self._on_change: OnChange = inputs.read_choice("on_change", on_change, get_args(OnChange))
         self._endpoint = {"api_key": api_key, "base_url": base_url, "settings": model_settings}
         self.model = as_model(model, **self._endpoint)  # type: ignore[arg-type]
-        self._fallbacks: dict[str, Model] = {}
+        self._given_model = model
+        self._fallbacks: dict[str, Model] = {}  # given by name
         self._output = OutputType(output_type) if output_type not in (None, str) else None
         self._tracer = tracer
         self._traces = bool(enable_tracing and choose_tracer(True, tracer, enabled=True))
@@ -264,9 +266,7 @@ class Agentor:
 
     reject = twin(areject)
 
-    async def asettle(
-        self, run_id: str, call_id: str, result: Any, by: str | None = None
-    ) -> None:
+    async def asettle(self, run_id: str, call_id: str, result: Any, by: str | None = None) -> None:
         """Say of a call that waits because it is in doubt: it did happen, and this is its result.
 
         It is recorded as the call's own result, in one commit with the decision, and the call is never started again.
@@ -382,15 +382,31 @@ class Agentor:
     # Closing ------------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """Close the model's connections and the store."""
-        for model in [self.model, *self._fallbacks.values()]:
+        """Close what this agent has opened: the connections of models given by name, and a store given by its path.
+
+        A store or a model object that you made may serve others too: it stays open, and yours to close. `with` and
+        `async with` close the agent at their end. Closing twice is fine; what runs meanwhile is not waited for.
+        """
+        own = [] if self.model is self._given_model else [self.model]
+        for model in [*own, *self._fallbacks.values()]:
             if (close := getattr(model, "aclose", None)) is not None:
                 await close()
-        store: object = self.store
-        if isinstance(store, Closes):
-            await in_thread(store.close, "store")
+        if isinstance(self._own_store, Closes):
+            await in_thread(self._own_store.close, "store")
 
     close = twin(aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     def __repr__(self) -> str:
         return f"Agentor({self.name!r}, tools={list(self.tools)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 
@@ -57,9 +58,36 @@ def test_all_names_of_the_package_are_there_and_nothing_else_is_exported() -> No
     assert names == str(sorted(agentor.__all__))
 
 
-def test_every_error_descends_from_one_root() -> None:
-    errors = [getattr(agentor, name) for name in agentor.__all__ if name.endswith("Error")]
-    assert all(issubclass(error, AgentorError) for error in errors)
+def family(error: type[AgentorError]) -> set[type[AgentorError]]:
+    return {error}.union(*map(family, error.__subclasses__()))
+
+
+def test_every_public_error_can_be_imported_from_the_top_and_descends_from_one_root() -> None:
+    """Those that only the command line raises are told there, and nobody can catch them."""
+    from agentor import errors
+
+    public = {name for name, value in vars(errors).items() if inspect.isclass(value)}
+    assert public == {name for name in agentor.__all__ if name.endswith("Error")}
+    assert public == {e.__name__ for e in family(AgentorError) if e.__module__ == errors.__name__}
+
+
+def test_the_tree_that_is_drawn_of_the_errors_is_the_one_there_is() -> None:
+    from agentor import errors
+
+    drawn: list[tuple[int, str]] = [
+        (len(match["branch"]) // 3, match["name"])
+        for match in re.finditer(
+            r"^    (?P<branch>[│├└─ ]*)(?P<name>\w+Error)\b", errors.__doc__ or "", re.M
+        )
+    ]
+    above: list[str] = []
+    for depth, name in drawn:
+        above[depth:] = [name]
+        if depth:
+            assert getattr(errors, above[depth - 1]) in getattr(errors, name).__bases__
+    assert {name for _, name in drawn} == {
+        e.__name__ for e in family(AgentorError) if e.__module__ == errors.__name__
+    }
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ from agentor.engine.store.protocol import (
     AppendsMany,
     Closes,
     Forks,
+    Holder,
     Lease,
     Leases,
+    NamesHolder,
     Signals,
     Store,
     Submits,
@@ -76,6 +78,25 @@ class OffersContract(Contract):
         assert leases.acquire("another", "you", 30).owner == "you"
         leases.release(first)
         assert leases.acquire("run", "you", 30).term > first.term
+
+    def test_who_holds_a_run_is_told_and_nobody_when_it_is_free(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        names: NamesHolder = offered(store, NamesHolder)
+        assert names.holder("run") is None
+        lease = leases.acquire("run", "me", 30)
+        assert names.holder("run") == Holder("me", lease.expires_at)
+        assert names.holder("another") is None
+        leases.release(lease)
+        assert names.holder("run") is None
+
+    def test_asking_who_holds_a_run_keeps_nobody_out(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        names: NamesHolder = offered(store, NamesHolder)
+        for turn in range(5):
+            assert names.holder("run") is None
+            lease = leases.acquire("run", f"worker {turn}", 30)
+            assert names.holder("run") is not None
+            leases.release(leases.renew(lease))
 
     def test_only_the_holder_may_append(self, store: Store) -> None:
         leases: Leases = offered(store, Leases)

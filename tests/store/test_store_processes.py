@@ -95,10 +95,12 @@ ready()
     with pytest.raises(LeaseHeldError) as caught:
         store.acquire("run", owner_id(), 30)
     assert str(caught.value.owner).startswith(f"{child.process.pid}@")
+    assert store.holder("run").owner == caught.value.owner
     with pytest.raises(LeaseHeldError):
         store.append("run", store.load("run")[0].with_(seq=2))
     os.kill(child.process.pid, 9)
     os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still a zombie
+    assert store.holder("run") is None
     store.append("run", store.load("run")[0].with_(seq=2))
     assert store.acquire("run", owner_id(), 30).term == term + 1
     child.kill()

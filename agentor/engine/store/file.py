@@ -22,7 +22,7 @@ from agentor.engine.store.file_signals import FileSignals
 from agentor.engine.store.file_tail import Follower
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
-from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
 from agentor.engine.store.tailing import Bell, News, Tailing
@@ -148,6 +148,11 @@ class FileStore(Tailing):
     def release(self, lease: Lease) -> None:
         with _store_errors(self.path(lease.run_id)):
             self._locks.release(lease)
+
+    def holder(self, run_id: str) -> Holder | None:
+        """Who works on a run; None if nobody does. Reads only."""
+        with _store_errors(self.path(run_id)):
+            return self._locks.holder(run_id)
 
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
         """Ask something of a run, whoever works on it."""

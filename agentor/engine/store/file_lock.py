@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from agentor.engine import clock
-from agentor.engine.store.protocol import Lease
+from agentor.engine.store.owner import is_gone
+from agentor.engine.store.protocol import Holder, Lease
 from agentor.errors import LeaseHeldError, LeaseLostError
 
 
@@ -67,6 +68,19 @@ class FileLocks:
             raise LeaseLostError(run_id)
         with self._lock:
             self._check(lease)
+
+    def holder(self, run_id: str) -> Holder | None:
+        """Told by what is written in the lock file: even a short look at the lock itself would keep a worker out."""
+        try:
+            descriptor = os.open(self._path(run_id), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            told = _read(descriptor)
+        finally:
+            os.close(descriptor)
+        owner = told.get("owner")
+        return None if owner is None or is_gone(owner) else Holder(owner, told["expires_at"])
 
     @contextlib.contextmanager
     def removing(self, run_id: str) -> Iterator[None]:

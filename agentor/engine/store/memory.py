@@ -16,7 +16,7 @@ from typing import Self
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
-from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
 from agentor.engine.store.tailing import Bell, Found, News, Tailing
@@ -138,6 +138,10 @@ class MemoryStore(Tailing):
             if held is not None and (held.owner, held.term) == (lease.owner, lease.term):
                 del self._leases[lease.run_id]
 
+    def holder(self, run_id: str) -> Holder | None:
+        with self._lock:
+            return self._holder(check_run_id(run_id))
+
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
         """Ask something of a run. Who asks is not kept: everybody here is this process."""
         check_run_id(run_id)
@@ -203,9 +207,14 @@ class MemoryStore(Tailing):
             held = self._leases[run_id]
             raise LeaseHeldError(run_id, held.owner, held.expires_at)
 
-    def _is_held(self, run_id: str) -> bool:
+    def _holder(self, run_id: str) -> Holder | None:
         held = self._leases.get(run_id)
-        return held is not None and held.expires_at > clock.now()
+        if held is None or held.expires_at <= clock.now():
+            return None
+        return Holder(held.owner, held.expires_at)
+
+    def _is_held(self, run_id: str) -> bool:
+        return self._holder(run_id) is not None
 
     def _ages(self) -> list[tuple[str, str, float]]:
         return [

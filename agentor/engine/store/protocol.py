@@ -88,6 +88,21 @@ class Leases(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """Who works on a run: a name that says which process it is, and until when the run is its own (epoch seconds)."""
+
+    owner: str
+    expires_at: float
+
+
+@runtime_checkable
+class NamesHolder(Protocol):
+    """Tells who holds a run, for people who look; nobody's lease is touched. None: nobody, as far as can be known."""
+
+    def holder(self, run_id: str) -> Holder | None: ...
+
+
+@dataclass(frozen=True, slots=True)
 class Removed:
     """What was deleted, or would be: run ids, oldest first, and what their events came to.
 

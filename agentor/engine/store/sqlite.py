@@ -24,7 +24,7 @@ from agentor.engine.store import sqlite_log as log
 from agentor.engine.store import sqlite_outbox as outbox
 from agentor.engine.store import sqlite_runs as runs
 from agentor.engine.store import sqlite_signals as signals
-from agentor.engine.store.protocol import Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice
 from agentor.engine.store.sqlite_file import (
     Settings,
@@ -263,6 +263,10 @@ class SQLiteStore(Tailing):
     def release(self, lease: Lease) -> None:
         """Let others have the run at once. Nothing happens if the lease is no longer ours."""
         self._write(lambda connection: leases.release(connection, lease))
+
+    def holder(self, run_id: str) -> Holder | None:
+        """Who works on a run; None if nobody does. Reads only."""
+        return self._read(lambda connection: leases.holder(connection, check_run_id(run_id)))
 
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
         """Ask something of a run, whoever works on it; return when the question is on disk."""

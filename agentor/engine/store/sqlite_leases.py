@@ -12,7 +12,7 @@ import apsw
 
 from agentor.engine import clock
 from agentor.engine.store.owner import is_gone
-from agentor.engine.store.protocol import Lease
+from agentor.engine.store.protocol import Holder, Lease
 from agentor.errors import LeaseHeldError, LeaseLostError
 
 _ACQUIRE = """
@@ -76,10 +76,14 @@ def check(connection: apsw.Connection, run_id: str, lease: Lease | None) -> None
         raise LeaseHeldError(run_id, holder[0], holder[2])
 
 
+def holder(connection: apsw.Connection, run_id: str) -> Holder | None:
+    """Who works on the run, as far as can be known."""
+    found = connection.execute(_HOLDER, (run_id,)).get
+    return Holder(found[0], found[2]) if found is not None and _is_alive(found) else None
+
+
 def is_held(connection: apsw.Connection, run_id: str) -> bool:
-    """Whether somebody works on the run, as far as can be known."""
-    holder = connection.execute(_HOLDER, (run_id,)).get
-    return holder is not None and _is_alive(holder)
+    return holder(connection, run_id) is not None
 
 
 def _is_alive(holder: Any) -> bool:

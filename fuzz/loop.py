@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, cast
 
+from fuzz.threads import Thread
+
 T = TypeVar("T")
 
 STEPS_PER_CLEANUP = 10_000  # loop iterations within which cancelled tasks must have ended
@@ -62,7 +64,7 @@ class Timeline:
 class ProcessLoop:
     """The event loop of one simulated process; only what agentor and asyncio's own tasks ask of a loop.
 
-    What is meant for a thread is done on the loop after `delay_s()` seconds: threads would not be deterministic.
+    What is meant for a thread begins after `delay_s()` seconds, as a thread of the simulation.
     """
 
     def __init__(
@@ -75,7 +77,8 @@ class ProcessLoop:
         self.name = name
         self._as_loop = cast(asyncio.AbstractEventLoop, self)
         self.suspended = False
-        self.in_thread = False  # inside a function given to `run_in_executor`
+        self.in_thread = False  # the turn is a thread's and not the loop's
+        self.threads: list[Thread] = []  # that have not ended
         self.skew_s = 0.0  # how wrong the wall clock of this process is
         self.iterations = 0
         self.tasks: list[asyncio.Task[Any]] = []
@@ -124,6 +127,8 @@ class ProcessLoop:
     def end(self) -> None:
         """Cancel every task and let it come to its end, whatever it does; nothing of the process runs afterwards."""
         self.suspended = True  # no longer the timeline's business
+        for thread in list(self.threads):
+            thread.end()
         steps = 0
         while living := [task for task in self.tasks if not task.done()]:
             for task in living:
@@ -199,32 +204,23 @@ class ProcessLoop:
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
         future: asyncio.Future[T] = self.create_future()
-        self.call_later(self._delay_s(), self._work, future, func, args)
+
+        def work() -> None:
+            try:
+                value = func(*args)
+            except Exception as error:
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(value)
+
+        self.run_as_thread(work)
         return future
 
-    def _work(
-        self, future: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]
-    ) -> None:
-        """A thread's work, in one piece. A thread cannot be cancelled, so neither is this."""
-        try:
-            value = self._as_thread(lambda: func(*args))
-        except Exception as error:
-            if not future.done():
-                future.set_exception(error)
-        else:
-            if not future.done():
-                future.set_result(value)
-
     def run_as_thread(self, work: Callable[[], object]) -> None:
-        """What a thread would do, done on this loop after the delay, in one piece."""
-        self.call_later(self._delay_s(), self._as_thread, work)
-
-    def _as_thread(self, work: Callable[[], T]) -> T:
-        self.in_thread = True
-        try:
-            return work()
-        finally:
-            self.in_thread = False
+        """Begin a thread after the delay."""
+        self.call_later(self._delay_s(), Thread(self, work).go_on)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.faults.append(context)
@@ -237,13 +233,3 @@ class ProcessLoop:
 
     def is_closed(self) -> bool:
         return self._closed
-
-
-class SteppedThread:
-    """In place of `threading.Thread`: it runs on the event loop of the process that starts it."""
-
-    def __init__(self, *, target: Callable[[], object], name: str, daemon: bool) -> None:
-        self._target = target
-
-    def start(self) -> None:
-        cast(ProcessLoop, asyncio.get_running_loop()).run_as_thread(self._target)

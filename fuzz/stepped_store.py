@@ -1,14 +1,11 @@
-"""The real SQLite store with its writer's thread taken out: it commits when the simulation says so.
-
-Nothing of the store's own code is replaced but the waiting: batches are gathered, and each is committed by the writer's
-own method, on the process's event loop.
-"""
+"""The real SQLite store under observation, its writer in a thread of the simulation: it commits when that says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Literal, Protocol, TypeAlias
 
 import apsw
 
@@ -16,17 +13,12 @@ from agentor.engine.events import Event
 from agentor.engine.store import sqlite_guard as guard
 from agentor.engine.store.protocol import Lease
 from agentor.engine.store.sqlite import SQLiteStore
-from agentor.engine.store.sqlite_writer import Writer, _Submission
+from agentor.engine.store.sqlite_transact import SQLiteTransaction
+from agentor.engine.store.sqlite_writer import Writer
 from agentor.errors import StoreError
 from fuzz.loop import ProcessLoop
 
-T = TypeVar("T")
-
 CommitPoint: TypeAlias = Literal["before a commit", "after a commit"]
-
-
-class ProcessEnded(BaseException):
-    """The process is killed here; nothing in it may catch this and live on."""
 
 
 class Observer(Protocol):
@@ -40,12 +32,15 @@ class Observer(Protocol):
 
     def forked(self, src_run_id: str, dst_run_id: str, at: int | None) -> None: ...
 
+    def wait_for_lock(self) -> None:
+        """Return when no other living process is in the middle of a transaction, or has been for too long."""
+
     def at_commit(self, point: CommitPoint) -> None:
         """May raise `ProcessEnded`."""
 
 
 class SteppedWriter(Writer):
-    """Commits what is waiting after `delay_s()`; at once when a thread of the process waits for it."""
+    """Commits what is waiting after `delay_s()`, in a thread of the simulation."""
 
     def __init__(
         self, real: Writer, process: ProcessLoop, delay_s: Callable[[], float], observer: Observer
@@ -54,37 +49,32 @@ class SteppedWriter(Writer):
         self._process = process
         self._delay_s = delay_s
         self._observer = observer
-        self._gathered: list[_Submission[Any]] = []
+        self.is_busy = False  # something waits or is under way
 
-    def submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
-        if self._closed:
-            raise StoreError(f"{self._path}: this store is closed")
-        submission = _Submission(operation)
-        self._gathered.append(submission)
-        if self._process.in_thread or self._process.timeline.current is None:
-            self._drain()
-        elif len(self._gathered) == 1:
-            self._process.call_later(self._delay_s(), self._drain)
-        return submission.future
+    @property
+    def holds_lock(self) -> bool:
+        """Whether a transaction is open between two turns: that of a tool."""
+        return not self._closed and self._connection.in_transaction
 
-    def close(self) -> None:
-        if not self._closed:
-            self._drain()
-            self._closed = True
-            self._close_connection()
+    def awake(self) -> None:
+        if not self.is_busy:
+            self.is_busy = True
+            self._process.run_as_thread(self._work_off)
 
     def kill(self) -> None:
         """The process is gone: what was waiting was never done."""
         self._closed = True
-        self._gathered.clear()
         guard.let_go(self._connection)
 
-    def _drain(self) -> None:
-        batch, self._gathered = self._gathered, []
-        if wanted := [each for each in batch if each.future.set_running_or_notify_cancel()]:
-            self._answer(wanted)
+    def _work_off(self) -> None:
+        try:
+            while self._waiting.qsize():
+                self._observer.wait_for_lock()
+                self.step()
+        finally:
+            self.is_busy = False
 
-    def _commit(self, batch: list[_Submission[Any]]) -> None:
+    def _commit(self, batch: list[Any]) -> None:
         self._observer.at_commit("before a commit")
         super()._commit(batch)
         self._observer.at_commit("after a commit")
@@ -110,17 +100,32 @@ class SteppedStore(SQLiteStore):
         self, run_id: str, events: Sequence[Event], lease: Lease | None = None
     ) -> Future[None]:
         future = super().submit(run_id, events, lease)
-
-        def tell(done: Future[None]) -> None:
-            if done.cancelled():
-                return
-            if (error := done.exception()) is None:
-                self._observer.appended(run_id, events, lease)
-            else:
-                self._observer.not_appended(run_id, error)
-
-        future.add_done_callback(tell)
+        future.add_done_callback(partial(self._tell, run_id, events, lease))
         return future
+
+    def transact(
+        self, run_id: str, lease: Lease | None = None, limit_s: float = 5.0
+    ) -> SQLiteTransaction:
+        transaction = super().transact(run_id, lease, limit_s)
+        commit = transaction.commit
+
+        def observed(events: Sequence[Event]) -> Future[None]:
+            future = commit(events)
+            future.add_done_callback(partial(self._tell, run_id, events, lease))
+            return future
+
+        transaction.commit = observed  # type: ignore[method-assign]
+        return transaction
+
+    def _tell(
+        self, run_id: str, events: Sequence[Event], lease: Lease | None, done: Future[None]
+    ) -> None:
+        if done.cancelled():
+            return
+        if (error := done.exception()) is None:
+            self._observer.appended(run_id, events, lease)
+        else:
+            self._observer.not_appended(run_id, error)
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         try:
@@ -136,6 +141,15 @@ class SteppedStore(SQLiteStore):
     ) -> None:
         super().fork(src_run_id, dst_run_id, at=at, event=event)
         self._observer.forked(src_run_id, dst_run_id, at)
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writer.is_busy and not self._writer._closed
+
+    @property
+    def holds_lock(self) -> bool:
+        """Whether a tool's transaction is open."""
+        return self._writer.holds_lock
 
     @property
     def connections(self) -> list[apsw.Connection]:

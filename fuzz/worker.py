@@ -7,24 +7,29 @@ import contextlib
 import contextvars
 import random
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from agentor import Agentor, AgentorError
 from agentor.engine.events import Event, RunResult
 from agentor.engine.run_context import RunContext
 from agentor.engine.store.protocol import Lease
 from agentor.errors import LeaseError, ModelError, SequenceConflictError
+from fuzz import threads
 from fuzz.behaviour import ONCE, TOOL_TIMEOUT_S, TOOLS, SeededModel
 from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, ToolStart
 from fuzz.loop import ProcessLoop
-from fuzz.stepped_store import CommitPoint, ProcessEnded, SteppedStore
+from fuzz.stepped_store import CommitPoint, SteppedStore
+from fuzz.threads import ProcessEnded
 
 if TYPE_CHECKING:
     from fuzz.world import World
 
 _run_id: contextvars.ContextVar[str] = contextvars.ContextVar("run_id")  # what a task works on
 
-SKEW_MAX_S = (
+BUSY_S: Final = 10.0  # that a write waits for other processes
+LOCK_LOOK_S: Final = 0.1
+
+SKEW_MAX_S: Final = (
     1.4  # how wrong a wall clock may be: two of them together stay within the margin of a lease
 )
 
@@ -91,7 +96,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        return any(not task.done() for task in self._operations)
+        return any(not task.done() for task in self._operations) or self.store.is_writing
 
     def kill(self) -> None:
         """It is gone, whatever it was doing; nothing it does while it unwinds reaches anybody."""
@@ -147,6 +152,12 @@ class Worker:
     def forked(self, src_run_id: str, dst_run_id: str, at: int | None) -> None:
         if not self.dead and self.world.disk.powered:
             self.world.forked(src_run_id, dst_run_id, at)
+
+    def wait_for_lock(self) -> None:
+        waited_s = 0.0
+        while waited_s < BUSY_S and self.world.is_locked_by_another(self):
+            threads.sleep(LOCK_LOOK_S)
+            waited_s += LOCK_LOOK_S
 
     def at_commit(self, point: CommitPoint) -> None:
         if self.dies_at == point:

@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 from unittest import mock
@@ -27,15 +28,15 @@ from agentor.engine import clock
 from agentor.engine import lease as lease_module
 from agentor.engine.events import RunResult
 from agentor.engine.store import sqlite_guard as guard
-from agentor.engine.store import sqlite_leases
+from agentor.engine.store import sqlite_leases, sqlite_transact
 from agentor.engine.store.protocol import Lease
 from agentor.errors import LeaseHeldError, StoreError
-from fuzz import actions
+from fuzz import actions, threads
 from fuzz.disk import Disk, DiskVFS, Survival
 from fuzz.evidence import Evidence, Forked, Resumed
 from fuzz.invariants import Breach, judge
 from fuzz.ledger import Ledger
-from fuzz.loop import SteppedThread, Timeline
+from fuzz.loop import Timeline
 from fuzz.rival import Rival
 from fuzz.script import SAFETY_S, Action
 from fuzz.virtual_clock import VirtualClock
@@ -135,6 +136,11 @@ class World:
             if log.state.batch is not None and log.state.batch.waiting:
                 return run_id, log.state.batch.waiting[0].call_id
         return None
+
+    def is_locked_by_another(self, worker: Worker) -> bool:
+        """Whether another process, awake, is in the middle of a tool's transaction."""
+        others = [each for each in self.workers.values() if each is not worker]
+        return any(each.store.holds_lock and not each.loop.suspended for each in others)
 
     def owner_id(self) -> str:
         """The name of a new lease holder in the process that is running."""
@@ -401,7 +407,9 @@ def living(
             clock.installed(world.clock),
             mock.patch.object(lease_module, "owner_id", world.owner_id),
             mock.patch.object(sqlite_leases, "is_gone", world.is_gone),
-            mock.patch.object(threading, "Thread", SteppedThread),
+            mock.patch.object(threading, "Thread", threads.SteppedThread),
+            mock.patch.object(Future, "result", threads.result),
+            mock.patch.object(sqlite_transact, "queue", threads.QUEUES),
             mock.patch.object(stopping, "LOOK_S", LOOK_S),
             mock.patch.object(logger, "disabled", True),
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),

@@ -74,13 +74,25 @@ class Writer:
         with self._entry:
             if self._closed:
                 raise StoreError(f"{self._path}: this store is closed; open a new one")
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._work, name="agentor-store-writer", daemon=True
-                )
-                self._thread.start()
             self._waiting.put(submission)
+            self.awake()
         return submission.future
+
+    def awake(self) -> None:
+        """See to it that `step` is called soon, now that something waits: here by a thread that does nothing else."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._work, name="agentor-store-writer", daemon=True
+            )
+            self._thread.start()
+
+    def step(self) -> bool:
+        """Commit everything that waits, as soon as something does; False if that was the last."""
+        batch, open_for_more = self._next_batch()
+        for group in _groups(batch):
+            if wanted := [each for each in group if each.future.set_running_or_notify_cancel()]:
+                self._answer(wanted)
+        return open_for_more
 
     def close(self) -> None:
         """Commit what is waiting, end the thread, fold the WAL into the file."""
@@ -106,12 +118,8 @@ class Writer:
         let_go(self._connection)
 
     def _work(self) -> None:
-        open_for_more = True
-        while open_for_more:
-            batch, open_for_more = self._next_batch()
-            for group in _groups(batch):
-                if wanted := [each for each in group if each.future.set_running_or_notify_cancel()]:
-                    self._answer(wanted)
+        while self.step():
+            pass
         self._close_connection()
 
     def _next_batch(self) -> tuple[list[_Submission[Any]], bool]:

@@ -29,7 +29,8 @@ class Writer:
         self.events.append(Event(event_type, seq=seq, **fields))
 
     def start(self, messages: list[dict[str, Any]], kept: int | None = None, **fields: Any) -> None:
-        self.add("run_start", agent="A", model="m", messages=messages, kept=kept, **fields)
+        named = {"agent": "A", "model": "m"} | fields
+        self.add("run_start", messages=messages, kept=kept, **named)
 
 
 def raw_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class TestClock(SystemClock):
         """Let time pass, and let all that wakes have its turn."""
         until = self.seconds + seconds
         while self._sleepers and self._sleepers[0][0] <= until:
-            self.seconds, _, woken = heapq.heappop(self._sleepers)
+            due, _, woken = heapq.heappop(self._sleepers)
+            self.seconds = max(self.seconds, due)
             woken.set()
             await self.settle()
         self.seconds = max(self.seconds, until)

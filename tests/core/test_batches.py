@@ -1,0 +1,180 @@
+"""A batch of calls while answers are missing: who waits, who may run, what a resume may give up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from agentor.engine.batch import DECLARED, Approval, Batch
+from agentor.engine.decide import AskModel, CallTools, Finish, decide
+from agentor.engine.events import Event
+from agentor.engine.replay import RunState, evolve, replay
+from tests.core.logs import raw_call
+from tests.core.wide_logs import wide_logs
+
+OPENING = [{"role": "user", "content": "u"}]
+ASKED = [
+    Event("run_start", messages=OPENING),
+    Event("generation", calls=[raw_call("a", "pay", "{}"), raw_call("b", "look", "{}")]),
+]
+
+
+def batch_after(*events: Event) -> Batch:
+    batch = replay([*ASKED, *events]).batch
+    assert batch is not None
+    return batch
+
+
+def ids(calls: Any) -> list[str]:
+    return [call.call_id for call in calls]
+
+
+def consent(status: str | None, call_id: str = "a", **fields: Any) -> Event:
+    return Event("approval", call_id=call_id, status=status, **fields)
+
+
+def started(call_id: str, **fields: Any) -> Event:
+    return Event("tool_call", call_id=call_id, **fields)
+
+
+def answered(call_id: str, **fields: Any) -> Event:
+    return Event("tool_result", call_id=call_id, **({"result": "ok"} | fields))
+
+
+@pytest.mark.parametrize("status", ["asked", None])
+def test_a_call_that_waits_for_a_person_parks_the_run_once_nothing_else_is_left(
+    status: str | None,
+) -> None:
+    asked = consent(status, reason="over 100", by="policy")
+    batch = batch_after(asked)
+    assert batch.approvals == {0: Approval("asked", "policy", "over 100", None)}
+    assert (ids(batch.waiting), ids(batch.ready)) == (["a"], ["b"])
+    state = replay([*ASKED, asked])
+    assert decide(state, 9) == CallTools(batch, batch.calls[1:])
+    state = evolve(state, answered("b"))
+    assert decide(state, 9) == Finish("paused")
+    assert ids(batch_after(asked, consent("approved")).ready) == ["a", "b"]
+
+
+def test_consent_is_used_up_by_the_start_it_was_given_for() -> None:
+    given_for = consent("approved", args={"sum": 5}, by="Ada")
+    batch = batch_after(consent("asked"), given_for, started("b"), started("a", effect="once"))
+    assert batch.started == {0, 1}
+    assert batch.approvals == {}
+    assert batch.edited == {0: {"sum": 5}}
+    assert batch.effects == {0: "once"}
+    assert ids(batch.in_doubt) == ["a", "b"]
+    again = batch_after(started("a"), consent("approved", args={"sum": 6}), started("a"))
+    assert (again.approvals, again.edited) == ({}, {0: {"sum": 6}})
+    unused = batch_after(consent("approved"), consent("asked", "b"), started("a"))
+    assert (unused.approvals, unused.edited) == ({1: Approval("asked")}, {})
+
+
+def test_only_an_answer_of_its_own_closes_a_call() -> None:
+    batch = batch_after(started("a"), answered("b"))
+    assert batch.answers == {1: "ok"}
+    assert (ids(batch.missing), ids(batch.in_doubt)) == (["a"], ["a"])
+    assert batch_after(answered("b"), answered("b", result="late")).answers == {1: "ok"}
+    late = batch_after(answered("b"), consent("asked", "b"))
+    assert (late.approvals, late.approving) == ({}, False)
+
+
+@given(wide_logs())
+def test_what_speaks_of_no_open_call_is_kept_and_means_nothing(log: list[Event]) -> None:
+    state = replay(log)
+    for event_type in ("approval", "tool_call", "tool_result", "cancel"):
+        after = evolve(state, Event(event_type, call_id="nobody", result="x", status="asked"))
+        assert after.seq == state.seq + 1
+        assert {**after.__dict__, "seq": 0} == {**state.__dict__, "seq": 0}
+
+
+def test_a_doubled_id_is_answered_in_the_order_asked() -> None:
+    doubled = Event("generation", calls=[raw_call("c", "f", "{}"), raw_call("c", "g", "{}")])
+    log = [ASKED[0], doubled, *(started("c", effect=e) for e in ("once", "read"))]
+    batch = replay(log).batch
+    assert batch is not None
+    assert (batch.started, batch.effects) == ({0, 1}, {0: "once", 1: "read"})
+    told = replay([*log, answered("c", result="1"), answered("c", result="2")]).messages
+    assert [message["content"] for message in told[2:]] == ["1", "2"]
+
+
+def test_calls_without_an_id_are_answered_by_events_without_one() -> None:
+    nameless = Event("generation", calls=[raw_call("", "f", "{}")])
+    state = replay([ASKED[0], nameless, Event("tool_result", call_id="", result="1")])
+    assert state.messages[-1]["content"] == "1"
+    assert state.messages[-1]["tool_call_id"] != ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"result": "sunny"}, "sunny"),
+        ({"result": "", "error": "E: no"}, ""),
+        ({"result": None, "error": "E: no"}, "Error: E: no"),
+        ({"result": None}, ""),
+    ],
+)
+def test_the_model_is_told_the_result_or_else_the_error(fields: dict[str, Any], told: str) -> None:
+    messages = replay([*ASKED, answered("a", **fields), answered("b")]).messages
+    assert [message["content"] for message in messages] == ["u", "", told, "ok"]
+
+
+@pytest.mark.parametrize("effect", [None, "read", *sorted(DECLARED)])
+def test_a_started_effect_makes_the_whole_batch_settle(effect: str | None) -> None:
+    settles = effect in DECLARED
+    assert batch_after(started("a", effect=effect)).settles({}) == settles
+    assert batch_after(started("a")).settles({"pay": effect, "look": None}) == settles
+    assert not batch_after().settles({"pay": effect})  # nothing was started
+    assert not batch_after(started("b")).settles({"pay": effect})
+
+
+@pytest.mark.parametrize("status", ["asked", "approved", "rejected"])
+def test_a_batch_that_a_person_was_asked_about_settles(status: str) -> None:
+    assert batch_after(consent(status)).settles({})
+    assert batch_after(consent(status), started("a")).settles({})
+
+
+def test_a_settled_batch_goes_on_and_what_was_said_since_follows_its_answers() -> None:
+    more = [{"role": "user", "content": text} for text in ("one", "two")]
+    resumed = [Event("run_start", kept=1, messages=[message], settling=["a"]) for message in more]
+    log = [*ASKED, answered("b"), *resumed]
+    state = replay(log)
+    assert state.batch is not None
+    assert ids(state.batch.missing) == ["a"]
+    assert state.messages == OPENING
+    told = [message["content"] for message in evolve(state, answered("a")).messages]
+    assert told == ["u", "", "ok", "ok", "one", "two"]
+    assert isinstance(decide(evolve(state, answered("a")), 9), AskModel)
+
+
+def test_settling_without_an_open_batch_only_adds_what_is_said() -> None:
+    said = [{"role": "user", "content": "more"}]
+    log = [ASKED[0], Event("run_start", kept=1, messages=said, settling=[])]
+    assert replay(log).messages == [*OPENING, *said]
+    assert replay([*ASKED, Event("run_start", kept=1, messages=said)]).batch is None
+
+
+def test_a_batch_remembers_the_run_it_was_opened_in_through_forks_of_forks() -> None:
+    assert batch_after().origin is None
+    forks = [Event("fork", forked_from=run_id) for run_id in ("parent", "child")]
+    assert batch_after(*forks).origin == "parent"
+    state = replay([*ASKED, *forks])
+    assert state.forked_from == "child"
+    assert replay([ASKED[0], *forks]).batch is None
+
+
+def test_a_reply_that_was_cut_off_says_so_to_its_batch() -> None:
+    def cut(reason: str) -> str | None:
+        state: RunState = replay([ASKED[0], ASKED[1].with_(finish_reason=reason, source="s")])
+        assert state.batch is not None
+        assert (state.batch.seq, state.batch.source) == (2, "s")
+        return state.batch.cut
+
+    assert [cut(r) for r in ("length", "content_filter", "error")] == [
+        "length",
+        "content_filter",
+        "error",
+    ]
+    assert [cut(r) for r in ("stop", "tool_calls")] == [None, None]

@@ -1,0 +1,120 @@
+"""What the fold counts is what one gets by counting the events of the log by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TypeVar
+
+from hypothesis import given
+
+from agentor.engine.batch import NO_FAILURES
+from agentor.engine.events import Event, Usage
+from agentor.engine.replay import CUT_REASONS, replay, verify, with_messages
+from tests.core.wide_logs import wide_logs
+
+T = TypeVar("T")
+
+
+def of(event_type: str, log: Iterable[Event]) -> list[Event]:
+    return [event for event in log if event.type == event_type]
+
+
+def last(values: Iterable[T | None]) -> T | None:
+    """The last that is given."""
+    return next((value for value in reversed(list(values)) if value is not None), None)
+
+
+def segment_of(log: list[Event]) -> list[Event]:
+    """What follows the last run_start."""
+    return log[max(i for i, event in enumerate(log) if event.type == "run_start") + 1 :]
+
+
+@given(wide_logs())
+def test_starts_are_counted_and_the_last_that_names_something_names_it(log: list[Event]) -> None:
+    state, starts = replay(log), of("run_start", log)
+    begun = [event for event in starts if not event.queued]
+    assert (state.seq, state.segments, state.attempts) == (len(log), len(starts), len(begun))
+    assert state.started_at == next((e.started_at for e in begun if e.started_at), None)
+    assert state.agent == last(event.agent for event in starts)
+    speakers = [event for event in log if event.type in ("run_start", "generation")]
+    assert state.model == last(event.model for event in speakers)
+    assert state.forked_from == last(event.forked_from for event in of("fork", log))
+    assert state.definition == starts[-1].definition
+    told = {event.definition for event in starts if event.defined is not None}
+    assert state.definitions == told - {None}
+    assert state.has_start
+
+
+@given(wide_logs())
+def test_a_segment_counts_its_turns_and_has_the_status_of_its_last_end(log: list[Event]) -> None:
+    state, segment = replay(log), segment_of(log)
+    assert state.turn == len(of("generation", segment))
+    ended = of("run_end", segment)
+    facts = (state.status, state.text, state.error, state.ended_at)
+    if ended:
+        end = ended[-1]
+        assert facts == (end.status or "failed", end.text, end.error, end.ended_at)
+    else:
+        assert facts == (None,) * 4
+    said = [event.type for event in segment if event.type in ("generation", "message")]
+    assert state.said == (said[-1:] == ["message"])
+
+
+@given(wide_logs())
+def test_answers_that_will_not_do_are_counted_in_their_segment(log: list[Event]) -> None:
+    state, generations = replay(log), of("generation", segment_of(log))
+    answers = [e for e in generations if not e.calls and e.finish_reason not in CUT_REASONS]
+    assert state.mismatches == sum(bool(event.correction) for event in answers)
+    assert state.empty_answers == sum(not (e.text or e.correction) for e in answers)
+    last_one = generations[-1] if generations and not generations[-1].calls else None
+    assert (state.answer is None) == (last_one is None)
+    if state.answer is not None and last_one is not None:
+        is_cut = last_one.finish_reason in CUT_REASONS
+        assert state.answer.text == (last_one.text or "")
+        assert state.answer.cut == (last_one.finish_reason if is_cut else None)
+        assert state.answer.mismatch == last_one.correction
+
+
+@given(wide_logs())
+def test_tokens_are_the_sum_of_all_generations_and_of_those_of_each_model(
+    log: list[Event],
+) -> None:
+    state, sums = replay(log), dict[str, Usage]()
+    for event in of("generation", log):
+        if event.usage is not None:
+            name = event.model or ""
+            sums[name] = sums.get(name, Usage()) + event.usage
+    assert state.usage_by_model == sums
+    assert state.usage == sum(sums.values(), Usage())
+
+
+@given(wide_logs())
+def test_failures_are_the_results_with_an_error_of_the_tools_own(log: list[Event]) -> None:
+    state = replay(log)
+    failed = [e for e in of("tool_result", log) if e.error not in (None, *NO_FAILURES)]
+    counts = Counter(event.name for event in failed)
+    assert state.failures == counts
+    for limit in (1, 2, 3):
+        assert state.withdrawn(limit) == {n for n, count in counts.items() if count >= limit}
+
+
+@given(wide_logs())
+def test_verify_counts_the_strangers_and_finds_nothing_else(log: list[Event]) -> None:
+    filled = [  # as the engine writes them: with the digest of what was sent
+        event.with_(digest=replay(log[:i]).transcript.digest())
+        if event.type == "generation"
+        else event
+        for i, event in enumerate(log)
+    ]
+    state, sent = with_messages(filled)
+    assert state == replay(log)
+    strangers = [event for event in log if event.type == "from_the_future"]
+    assert state.unknown == len(strangers)
+    problems = verify(filled)
+    for event in strangers:
+        kept = f"seq {event.seq}: an event of the unknown type 'from_the_future' (kept, skipped)"
+        assert kept in problems
+    results = [problem for problem in problems if "that no call asked for (skipped)" in problem]
+    assert len(problems) == len(strangers) + len(results)
+    assert all(event.messages for event in of("generation", sent))

@@ -1,0 +1,312 @@
+"""The keeper of a lease, beat by beat, under a clock that the test owns."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from agentor import LeaseHeldError, LeaseLostError, StoreError
+from agentor.engine import clock
+from agentor.engine.lease import DEFAULT_TTL_S, Keeper
+from agentor.engine.store.owner import owner_id
+from agentor.engine.store.protocol import Lease
+from tests.engine.agents import ThreeMethods
+from tests.engine.test_leases import TestClock
+
+
+class Book:
+    """A store of leases that writes down what it is asked and when, and does as it is told."""
+
+    blocking = False
+    lease_ttl_s = 60.0
+
+    def __init__(self, time: TestClock) -> None:
+        self._time, self._began = time, time.monotonic()
+        self.asked: list[tuple[str, float]] = []
+        self.owners: list[str] = []
+        self.released: list[Lease] = []
+        self.fault: Exception | None = None
+
+    def _note(self, verb: str) -> None:
+        self.asked.append((verb, self._time.monotonic() - self._began))
+        if self.fault is not None:
+            raise self.fault
+
+    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        self._note("acquire")
+        self.owners.append(owner)
+        return Lease(run_id, owner, 1, self._time.now() + ttl_s, ttl_s)
+
+    def renew(self, lease: Lease) -> Lease:
+        self._note("renew")
+        expires_at = self._time.now() + lease.ttl_s
+        return Lease(lease.run_id, lease.owner, lease.term, expires_at, lease.ttl_s)
+
+    def release(self, lease: Lease) -> None:
+        self._note("release")
+        self.released.append(lease)
+
+
+@pytest.fixture
+def time() -> Iterator[TestClock]:
+    with clock.installed(TestClock()) as mine:
+        assert isinstance(mine, TestClock)
+        yield mine
+
+
+@pytest.fixture
+def book(time: TestClock) -> Book:
+    return Book(time)
+
+
+async def held(store: object) -> tuple[Keeper, asyncio.Task[None]]:
+    """A keeper that has acquired and keeps."""
+    keeper = Keeper(store, "r")
+    await keeper.acquire()
+    keeping = asyncio.create_task(keeper.keep())
+    await asyncio.sleep(0)
+    return keeper, keeping
+
+
+async def stop(keeping: asyncio.Task[None]) -> None:
+    keeping.cancel()
+    await asyncio.wait({keeping})
+
+
+async def test_a_store_without_leases_is_asked_for_none_and_loses_none(time: TestClock) -> None:
+    keeper, keeping = await held(ThreeMethods())
+    await keeper.ensure()
+    await time.move(3600)
+    keeper.check()
+    await keeper.release()
+    assert (keeper.lease, keeper.lost, keeping.done()) == (None, None, False)
+    await stop(keeping)
+
+
+async def test_a_lease_is_asked_for_by_this_process_for_as_long_as_the_store_says(
+    time: TestClock, book: Book
+) -> None:
+    keeper = Keeper(book, "r")
+    await keeper.acquire()
+    assert keeper.lease is not None
+    assert (keeper.lease.run_id, keeper.lease.ttl_s, keeper.run_id) == ("r", 60.0, "r")
+    [owner] = book.owners
+    assert owner.rsplit("/", 1)[0] == owner_id().rsplit("/", 1)[0]
+
+
+async def test_a_store_that_names_no_time_is_asked_for_half_a_minute(time: TestClock) -> None:
+    class Unsaid(Book):
+        lease_ttl_s = property()  # type: ignore[assignment]  # no such attribute
+
+    keeper, keeping = await held(Unsaid(time))
+    assert keeper.lease is not None
+    assert keeper.lease.ttl_s == DEFAULT_TTL_S == 30.0
+    await stop(keeping)
+
+
+async def test_a_lease_is_trusted_to_a_tenth_before_its_end_and_never_again(
+    time: TestClock, book: Book
+) -> None:
+    keeper = Keeper(book, "r")
+    await keeper.acquire()
+    time.stand_still(53.9)
+    keeper.check()
+    time.stand_still(0.1)
+    with pytest.raises(LeaseLostError) as caught:
+        keeper.check()
+    assert caught.value.run_id == "r"
+    assert keeper.lost is caught.value
+    time.stand_still(-60)  # nor when a clock is set back
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+
+
+async def test_trust_begins_when_the_lease_was_asked_for_not_when_it_was_given(
+    time: TestClock,
+) -> None:
+    class Slow(Book):
+        def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+            time.stand_still(20)
+            return super().acquire(run_id, owner, ttl_s)
+
+    keeper = Keeper(Slow(time), "r")
+    await keeper.acquire()
+    time.stand_still(33.9)
+    keeper.check()
+    time.stand_still(0.1)
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+
+
+async def test_a_lease_is_renewed_at_each_third_of_its_time_and_trusted_anew(
+    time: TestClock, book: Book
+) -> None:
+    keeper, keeping = await held(book)
+    first = keeper.lease
+    await time.move(119)
+    assert book.asked == [("acquire", 0), *(("renew", at) for at in (20, 40, 60, 80, 100))]
+    assert first is not None
+    assert keeper.lease is not None
+    assert keeper.lease.expires_at == first.expires_at + 100
+    time.stand_still(34.9)  # 153.9; trusted to 154
+    keeper.check()
+    assert not keeping.done()
+    await stop(keeping)
+
+
+async def test_a_renewal_that_fails_is_tried_again_and_the_trust_ends_when_it_would(
+    time: TestClock, book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper, keeping = await held(book)
+    book.fault = StoreError("disk full")
+    await time.move(53.9)
+    assert book.asked[1:] == [("renew", 20), ("renew", 40)]
+    assert caplog.messages == ["run r: its lease was not renewed (disk full)"] * 2
+    assert not keeping.done()
+    await time.move(0.1)
+    assert keeping.done()
+    assert isinstance(keeper.lost, LeaseLostError)
+    assert keeper.lost.run_id == "r"
+    assert len(book.asked) == 3  # too late to be worth a question
+
+
+async def test_a_renewal_that_comes_through_at_last_saves_the_lease(
+    time: TestClock, book: Book
+) -> None:
+    keeper, keeping = await held(book)
+    book.fault = StoreError("disk full")
+    await time.move(30)
+    book.fault = None
+    await time.move(60)
+    assert [at for verb, at in book.asked if verb == "renew"] == [20, 40, 60, 80]
+    keeper.check()
+    await stop(keeping)
+
+
+async def test_a_lease_that_was_taken_over_is_lost_with_the_stores_own_words(
+    time: TestClock, book: Book
+) -> None:
+    keeper, keeping = await held(book)
+    book.fault = LeaseLostError("r", "rival")
+    await time.move(20)
+    assert keeping.done()
+    assert keeper.lost is book.fault
+    with pytest.raises(LeaseLostError, match="held by rival"):
+        keeper.check()
+
+
+async def test_a_keeper_that_was_suspended_past_its_trust_asks_for_no_renewal(
+    time: TestClock, book: Book
+) -> None:
+    keeper, keeping = await held(book)
+    time.stand_still(54)
+    await time.move(0)
+    assert keeping.done()
+    assert isinstance(keeper.lost, LeaseLostError)
+    assert keeper.lost.run_id == "r"
+    assert book.asked == [("acquire", 0)]
+
+
+class Hanging(Book):
+    """Its renewals hang, in a thread of their own, until they are let go."""
+
+    blocking = True
+
+    def __init__(self, time: TestClock) -> None:
+        super().__init__(time)
+        self.let_go = threading.Event()
+        self.loop = asyncio.get_running_loop()
+        self.renewing = asyncio.Event()
+
+    def renew(self, lease: Lease) -> Lease:
+        self.loop.call_soon_threadsafe(self.renewing.set)
+        self.let_go.wait(60)
+        return super().renew(lease)
+
+
+async def test_a_renewal_that_hangs_ends_the_trust_when_it_ends(time: TestClock) -> None:
+    store = Hanging(time)
+    keeper, keeping = await held(store)
+    try:
+        await time.move(20)
+        await store.renewing.wait()
+        await time.move(33.9)
+        assert not keeping.done()
+        await time.move(0.1)
+        assert keeping.done()
+        assert isinstance(keeper.lost, LeaseLostError)
+        assert keeper.lost.run_id == "r"
+    finally:
+        store.let_go.set()
+
+
+async def test_a_lease_is_let_go_once_and_not_taken_again(time: TestClock, book: Book) -> None:
+    keeper = Keeper(book, "r")
+    await keeper.acquire()
+    lease = keeper.lease
+    for _ in range(2):
+        await keeper.release()
+        await keeper.ensure()
+    assert book.released == [lease]
+    assert keeper.lease is None
+    assert [verb for verb, _ in book.asked] == ["acquire", "release"]
+
+
+async def test_a_release_that_fails_is_told_and_harms_nothing(
+    time: TestClock, book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = Keeper(book, "r")
+    await keeper.acquire()
+    book.fault = StoreError("disk full")
+    await keeper.release()
+    assert caplog.messages == ["run r: its lease was not released (disk full)"]
+    assert keeper.lease is None
+
+
+async def test_a_lease_that_could_not_be_had_is_had_before_anything_is_written(
+    time: TestClock, book: Book
+) -> None:
+    book.fault = StoreError("disk full")
+    keeper = Keeper(book, "r")
+    with pytest.raises(StoreError, match="disk full"):
+        await keeper.acquire()
+    keeping = asyncio.create_task(keeper.keep())
+    await time.settle()
+    await time.move(25)  # nothing to renew, and nothing to lose
+    keeper.check()
+    assert [verb for verb, _ in book.asked] == ["acquire"]
+    book.fault = None
+    for _ in range(2):
+        await keeper.ensure()
+    assert book.asked[1:] == [("acquire", 25)]
+    await time.move(40)
+    assert book.asked[2:] == [("renew", 40), ("renew", 60)]
+    await stop(keeping)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_whoever_leaves_while_a_lease_is_asked_for_leaves_none_behind(
+    time: TestClock, refused: bool
+) -> None:
+    class Slow(Hanging):
+        def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+            self.loop.call_soon_threadsafe(self.renewing.set)
+            self.let_go.wait(60)
+            return super().acquire(run_id, owner, ttl_s)
+
+    store = Slow(time)
+    store.fault = LeaseHeldError("r", "rival", None) if refused else None
+    keeper = Keeper(store, "r")
+    acquiring = asyncio.create_task(keeper.acquire())
+    await store.renewing.wait()
+    acquiring.cancel()
+    await time.settle()
+    assert not acquiring.done()
+    store.let_go.set()
+    await asyncio.wait({acquiring})
+    assert acquiring.cancelled()
+    assert keeper.lease is None
+    assert [lease.owner for lease in store.released] == store.owners

@@ -14,13 +14,25 @@ from rich.progress import Progress
 from rich.text import Text
 
 from agentor.cli.plain import one_line, plain
+from agentor.cli.shortening import shortened
 from agentor.cli.timeline import Line
 
 _STYLES = {"plain": "", "quiet": "dim", "good": "green", "bad": "red"}
 STATUS_STYLES = {"completed": "green", "failed": "red", "max_turns": "yellow", "unfinished": "cyan"}
+STATUS_STYLES |= {"queued": "cyan", "running": "cyan bold"}
 STATUS_STYLES |= {"paused": "magenta", "parked": "red", "refused": "red", "damaged": "red"}
 NUMBERS = ("turns", "tokens")  # columns that are set to the right
-EXPENDABLE = ("forked from", "started", "tokens", "turns", "agent", "took")  # in this order
+EXPENDABLE = (
+    "forked from",
+    "started",
+    "tokens",
+    "turns",
+    "agent",
+    "took",
+    "worker",
+)  # in this order
+_INDENT = 24  # of the texts in a timeline
+_PIPE = 100  # columns, where no terminal says how many there are
 _MANY = 50  # items from which on progress is shown
 _Item = TypeVar("_Item")
 
@@ -84,6 +96,10 @@ def moment(seconds: float | None) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
+def time_of_day(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%H:%M:%S}"
+
+
 def status_text(status: str) -> Text:
     return Text(one_line(status, 40), style=STATUS_STYLES.get(status, ""))
 
@@ -96,21 +112,31 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
             console().print(line, soft_wrap=True)
 
 
-def print_timeline(lines: Iterable[Line]) -> None:
+def print_timeline(lines: Iterable[Line], full: bool = False) -> None:
+    """Long texts are shortened to a few lines of the terminal, and say so, unless `full`."""
     out = console()
+    room = max((out.width if out.is_terminal else _PIPE) - _INDENT, 20)
     for line in lines:
-        out.print(_rendered(line), soft_wrap=True)
+        out.print(_rendered(line, room, full, wrap=out.is_terminal), soft_wrap=True)
 
 
-def _rendered(line: Line) -> Text:
+def _rendered(line: Line, room: int, full: bool, wrap: bool) -> Text:
     seq = "" if line.seq is None else str(line.seq)
     label = one_line(line.label, 40)
-    text = plain(line.text).strip("\n").replace("\n", "\n" + " " * 24)
+    text, left_out = plain(line.text).strip("\n"), 0
+    if not full:
+        text, left_out = shortened(text, room)
+    if wrap:
+        text = "\n".join(part.plain for part in Text(text).wrap(Console(width=room), room))
     rendered = Text(f"{seq:>5}  ", style="dim")
     rendered.append(f"{label:<16} ", style="bold not dim")
     rendered.append(
-        text, style=f"not dim {_STYLES[line.tone]}".strip() if line.tone != "quiet" else ""
+        text.replace("\n", "\n" + " " * _INDENT),
+        style=f"not dim {_STYLES[line.tone]}".strip() if line.tone != "quiet" else "",
     )
+    if left_out:
+        told = f"… {left_out:,} more characters (--full)"
+        rendered.append(f"\n{'':{_INDENT}}{told}", style="dim")
     if line.note:
         rendered.append(f"   {one_line(line.note, 80)}", style="dim")
     return rendered

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import click
 
 from agentor.cli import console
-from agentor.cli.options import Verb, debug_option, store_option
+from agentor.cli.options import Verb, debug_option, full_option, store_option
 from agentor.cli.stores import existing_store
-from agentor.cli.timeline import timeline
+from agentor.cli.timeline import is_queued, timeline
 from agentor.engine.events import RUN_END, Event
 from agentor.engine.store.protocol import Tails, check_run_id
 from agentor.errors import ConfigError, RunNotFoundError
@@ -35,6 +36,7 @@ from agentor.errors import ConfigError, RunNotFoundError
     metavar="SECONDS",
     help="End when nothing has come for so long; 0: what is there already.",
 )
+@full_option
 @store_option()
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of text: one event a line."
@@ -44,6 +46,7 @@ def tail(
     run_id: str | None,
     after: int | None,
     timeout: float | None,
+    full: bool,
     store_path: str | None,
     as_json: bool,
 ) -> None:
@@ -56,22 +59,25 @@ def tail(
             raise ConfigError("this store cannot be followed")
         try:
             if run_id is None:
-                _all(store, after, timeout, as_json)
+                _all(store, after, timeout, as_json, full)
             else:
-                _one(store, run_id, after or 0, timeout, as_json)
+                _one(store, run_id, after or 0, timeout, as_json, full)
         except KeyboardInterrupt:  # the usual way to end it, so nothing to say
             click.get_current_context().exit(130)
 
 
-def _one(store: Any, run_id: str, after: int, timeout: float | None, as_json: bool) -> None:
+def _one(
+    store: Any, run_id: str, after: int, timeout: float | None, as_json: bool, full: bool
+) -> None:
     if not store.load(check_run_id(run_id)):
         raise RunNotFoundError(run_id)
+    queued = functools.reduce(is_queued, store.load(run_id)[:after], False)
     events = _until_it_has_ended(store, run_id, after, timeout)
     if as_json:
         for event in events:
             click.echo(event.to_json())
     else:
-        console.print_timeline(timeline(events))
+        console.print_timeline(timeline(events, queued), full)
 
 
 def _until_it_has_ended(
@@ -85,9 +91,10 @@ def _until_it_has_ended(
             return
 
 
-def _all(store: Any, after: int | None, timeout: float | None, as_json: bool) -> None:
+def _all(store: Any, after: int | None, timeout: float | None, as_json: bool, full: bool) -> None:
     start = store.last_position() if after is None else after
     told = None
+    queued: set[str] = set()
     for position, run_id, event in store.tail(after=start, timeout=timeout):
         if as_json:
             body = {"position": position, "run_id": run_id, "event": event.to_dict()}
@@ -96,4 +103,5 @@ def _all(store: Any, after: int | None, timeout: float | None, as_json: bool) ->
         if run_id != told:
             console.print_facts([("run", run_id)])
             told = run_id
-        console.print_timeline(timeline([event]))
+        console.print_timeline(timeline([event], run_id in queued), full)
+        (queued.add if is_queued(run_id in queued, event) else queued.discard)(run_id)

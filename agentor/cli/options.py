@@ -80,6 +80,10 @@ def json_option(function: _Function) -> _Function:
     )
 
 
+def full_option(function: _Function) -> _Function:
+    return click.option("--full", is_flag=True, help="Do not shorten long texts.")(function)
+
+
 def debug_option(function: _Function) -> _Function:
     def remember(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.meta[_DEBUG] = value

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from agentor.cli.timeline import duration, where_it_stands
 from agentor.engine import events as ev
 from agentor.engine.events import Event, Usage
-from agentor.engine.replay import replay
-from agentor.engine.store.protocol import Store
+from agentor.engine.replay import RunState, replay
+from agentor.engine.store.protocol import Holder, NamesHolder, Store
+from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import LogCorruptError
 
 DAMAGED = "damaged"
@@ -41,10 +42,20 @@ class Overview:
     forked_from: str | None = None
     forked_at: int | None = None
     error: str | None = None
+    queued: bool = False  # nobody has begun with it yet
+    worker: Holder | None = None  # who works on it now, if it is unfinished
+
+    @property
+    def standing(self) -> str:
+        """The status; of an unfinished run whether it is "running", "queued", or nobody works on it."""
+        if self.worker is not None:
+            return "running"
+        return "queued" if self.queued else self.status
 
     def to_dict(self) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in self.__slots__}
-        return {**values, "usage": self.usage.to_dict()}
+        worker = None if self.worker is None else asdict(self.worker)
+        return {**values, "usage": self.usage.to_dict(), "worker": worker}
 
     def took(self, now: float) -> str:
         """How long it took; of an unfinished one how long it has taken until now."""
@@ -72,7 +83,28 @@ def overview(run_id: str, log: Iterable[Event]) -> Overview:
         forked_from=state.forked_from,
         forked_at=fork.forked_at if fork else None,
         error=state.error,
+        queued=_is_queued(state),
     )
+
+
+def _is_queued(state: RunState) -> bool:
+    return state.status is None and state.segments > 0 and state.attempts == 0
+
+
+def attended(store: Store, row: Overview) -> Overview:
+    """The row, and of an unfinished run who works on it, or that it waits in the queue."""
+    if row.status != UNFINISHED:
+        return row
+    worker = store.holder(row.run_id) if isinstance(store, NamesHolder) else None
+    queued = row.queued or (worker is None and row.turns == 0 and _waits(store, row.run_id))
+    return replace(row, worker=worker, queued=queued, started_at=None if queued else row.started_at)
+
+
+def _waits(store: Store, run_id: str) -> bool:
+    try:
+        return _is_queued(replay(store.load(run_id), run_id))
+    except LogCorruptError:
+        return False
 
 
 def overview_of(store: Store, run_id: str) -> Overview:
@@ -83,9 +115,12 @@ def overview_of(store: Store, run_id: str) -> Overview:
         return Overview(run_id, DAMAGED, error=str(damage))
 
 
+_IN_ROWS = tuple(name for name in Overview.__slots__ if name not in ("queued", "worker"))
+
+
 def overview_of_row(row: Any) -> Overview:
     """What a store's row says."""
-    same = {name: getattr(row, name) for name in Overview.__slots__}
+    same = {name: getattr(row, name) for name in _IN_ROWS}
     began = _began(row.started_at, row.created_at if row.forked_from else None)
     return Overview(**{**same, "started_at": began})
 

@@ -1,4 +1,4 @@
-"""The verbs that only look: `runs`, `show`, `verify`."""
+"""The verbs that only look: `runs` and `show`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import click
 from rich.text import Text
 
 from agentor.cli import console
-from agentor.cli.options import Verb, debug_option, json_option, store_option
+from agentor.cli.options import Verb, debug_option, full_option, json_option, store_option
 from agentor.cli.overview import (
     ListsRows,
     Overview,
     as_tree,
+    attended,
     overview,
     overview_of,
     overview_of_row,
@@ -24,7 +25,7 @@ from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import RunNotFoundError
 
-HEADINGS = ("run", "status", "agent", "turns", "tokens", "started", "took", "forked from")
+HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "took", "forked from")
 
 
 @click.command(
@@ -47,6 +48,7 @@ def runs(store_path: str | None, limit: int, tree: bool, as_json: bool) -> None:
     """List the runs of a store, newest last."""
     with existing_store(store_path) as store:
         rows, older = _newest(store, limit)
+        rows = [attended(store, row) for row in rows]
     if as_json:
         console.print_json([row.to_dict() for row in rows])
         return
@@ -72,7 +74,8 @@ def _newest(store: Store, limit: int) -> tuple[list[Overview], int]:
 def _cells(row: Overview, branch: str = "") -> list[str | Text]:
     return [
         Text(branch + one_line(row.run_id, 128)),
-        console.status_text(row.status),
+        console.status_text(row.standing),
+        _worker(row),
         row.agent or "",
         str(row.turns),
         f"{row.usage.total_tokens:,}",
@@ -82,31 +85,48 @@ def _cells(row: Overview, branch: str = "") -> list[str | Text]:
     ]
 
 
+def _worker(row: Overview) -> str:
+    """Which process works on the run, and until when it need not say so again."""
+    if row.worker is None:
+        return ""
+    return f"{row.worker.owner.split('/')[0]} until {console.time_of_day(row.worker.expires_at)}"
+
+
 @click.command(
     cls=Verb,
     short_help="Show one run as a timeline.",
-    epilog="agentor show RUN\nagentor show RUN --events --store runs/",
+    epilog="agentor show RUN\nagentor show RUN --full\nagentor show RUN --events --store runs/",
 )
 @click.argument("run_id", metavar="RUN")
 @click.option("--events", "raw", is_flag=True, help="Print the log itself, one JSON event a line.")
+@full_option
 @store_option()
 @json_option
 @debug_option
-def show(run_id: str, raw: bool, store_path: str | None, as_json: bool) -> None:
-    """Show one run: what was asked, said, called and answered, and what a resume would do."""
+def show(run_id: str, raw: bool, full: bool, store_path: str | None, as_json: bool) -> None:
+    """Show one run: what was asked, said, called and answered, and what a resume would do.
+
+    Long texts are shortened, and say by how much; --full, --events and --json have them whole.
+    """
     with existing_store(store_path) as store:
         log = _load(store, run_id)
-    if raw:
+        row = None if raw else attended(store, overview(run_id, log))
+    if row is None:
         for event in log:
             click.echo(event.to_json())
         return
-    row = overview(run_id, log)
-    resume = what_resume_would_do(replay(log, run_id), log)
+    resume = _resume(row, log)
     if as_json:
         log_as_dicts = [event.to_dict() for event in log]
         console.print_json({**row.to_dict(), "resume": resume, "events": log_as_dicts})
         return
-    _print_run(row, log, resume)
+    _print_run(row, log, resume, full)
+
+
+def _resume(row: Overview, log: list[Event]) -> str:
+    if row.worker is not None:
+        return f"is refused while {row.worker.owner.split('/')[0]} works on it"
+    return what_resume_would_do(replay(log, row.run_id), log)
 
 
 def _load(store: Store, run_id: str) -> list[Event]:
@@ -122,12 +142,13 @@ def _lineage(row: Overview, log: list[Event]) -> str:
     return " → ".join([*forks, row.run_id]) if len(forks) > 1 else ""
 
 
-def _print_run(row: Overview, log: list[Event], resume: str) -> None:
+def _print_run(row: Overview, log: list[Event], resume: str, full: bool) -> None:
     at = f" at seq {row.forked_at}" if row.forked_at else ""
     console.print_facts(
         [
             ("run", row.run_id),
-            ("status", row.status),
+            ("status", row.standing),
+            ("worker", _worker(row)),
             ("agent", " · ".join(filter(None, [row.agent, row.model]))),
             ("started", console.moment(row.started_at)),
             ("took", row.took(clock.now())),
@@ -145,6 +166,6 @@ def _print_run(row: Overview, log: list[Event], resume: str) -> None:
         ]
     )
     click.echo()
-    console.print_timeline(timeline(log))
+    console.print_timeline(timeline(log), full)
     click.echo()
     console.print_facts([("resume", resume)])

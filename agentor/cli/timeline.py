@@ -28,19 +28,25 @@ class Line:
     tone: str = "plain"  # plain, quiet, good, bad
 
 
-def timeline(events: Iterable[Event]) -> Iterator[Line]:
-    """The lines of a log, in order."""
+def timeline(events: Iterable[Event], queued: bool = False) -> Iterator[Line]:
+    """The lines of a log, in order; of a part of one, which `is_queued` at its beginning."""
     answer = None
     for seq, event in enumerate(events, start=1):
         if event.type == ev.GENERATION:
             answer = event.text
-        yield from _lines(event, event.seq or seq, answer)
+        yield from _lines(event, event.seq or seq, answer, queued)
+        queued = is_queued(queued, event)
 
 
-def _lines(event: Event, seq: int, answer: str | None) -> Iterator[Line]:
+def is_queued(queued: bool, event: Event) -> bool:
+    """Whether the run waits for somebody to begin with it, now that this event has come."""
+    return bool(event.queued) if event.type == ev.RUN_START else queued
+
+
+def _lines(event: Event, seq: int, answer: str | None, queued: bool) -> Iterator[Line]:
     match event.type:
         case ev.RUN_START:
-            yield from _start(event, seq)
+            yield from _start(event, seq, queued)
         case ev.GENERATION:
             yield from _generation(event, seq)
         case ev.TOOL_CALL:
@@ -68,8 +74,8 @@ def _lines(event: Event, seq: int, answer: str | None) -> Iterator[Line]:
             yield Line(seq, event.type, "a type this version does not know", tone="quiet")
 
 
-def _start(event: Event, seq: int) -> Iterator[Line]:
-    if event.kept:
+def _start(event: Event, seq: int, queued: bool) -> Iterator[Line]:
+    if event.kept and not queued:
         yield Line(seq, "resumed", _resumed(event), tone="quiet")
     else:
         label = "queued" if event.queued else "started"

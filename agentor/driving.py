@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agentor.engine.events import Event
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import uninterrupted
+from agentor.engine.request import Call
 from agentor.engine.runner import Runner
 from agentor.stopping import OVERDUE, Stop, Stopper, answered
+
+logger = logging.getLogger("agentor")
 
 
 async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Sequence[Event]) -> None:
@@ -30,7 +35,7 @@ async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Seque
             await _stop(runner, keeper, told.result())
     finally:
         runner.halt()
-        await uninterrupted(_leave({work, watch, told}, keeper))
+        await uninterrupted(_leave({work, watch, told}, runner, keeper))
     if not work.cancelled():
         work.result()
     elif keeper.lost is not None:
@@ -45,15 +50,26 @@ async def _close_overdue(runner: Runner, keeper: Keeper) -> None:
         await keeper.release()
 
 
-async def _leave(tasks: set[asyncio.Task[Any]], keeper: Keeper) -> None:
-    """See all of it end, whoever else loses patience meanwhile, and let the run go."""
+async def _leave(tasks: set[asyncio.Task[Any]], runner: Runner, keeper: Keeper) -> None:
+    """See all of it end, whoever else loses patience meanwhile, and let the run go when nothing of it goes on."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
-    await keeper.release()
+    if running := runner.left_running():
+        logger.warning("run %s: held until it ends: %s", runner.run_id, _named(running))
+        keeper.hold_for([thread for _, thread in running])
+    else:
+        await keeper.release()
 
 
 async def _stop(runner: Runner, keeper: Keeper, stop: Stop) -> None:
     keeper.check()
-    await runner.stop(stop.status, stop.error, stop.by)
+    error = stop.error
+    if running := runner.left_running():
+        error += f" Still running, since a thread cannot be stopped: {_named(running)}."
+    await runner.stop(stop.status, error, stop.by)
     await answered(runner.store, runner.run_id)
+
+
+def _named(running: Iterable[tuple[Call, threading.Thread]]) -> str:
+    return ", ".join(f"{call.name} ({call.call_id})" for call, _ in running)

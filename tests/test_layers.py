@@ -55,7 +55,7 @@ FLOORS = {
     "edges": [
         *(
             f"agentor.engine.{name}"
-            for name in ("responses", "store", "recorder", "lease", "daemon_thread")
+            for name in ("responses", "store", "recorder", "lease", "holding", "daemon_thread")
         ),
         *(f"agentor.engine.{name}" for name in MODEL_EDGE),
         *(f"agentor.engine.{name}" for name in TOOL_EDGE),

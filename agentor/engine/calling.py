@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from agentor.engine import clock, strict_json
@@ -84,6 +86,7 @@ class Calling:
         self._claimed: set[tuple[int, int]] = (
             set()
         )  # by this worker: its generation's seq, its position
+        self._threads: dict[tuple[int, int], threading.Thread] = {}  # of sync tools, likewise
 
     def offered(self, state: RunState) -> list[dict[str, Any]]:
         """The tools as the model is told of them: all but those that have used up their failures."""
@@ -219,6 +222,11 @@ class Calling:
                     return ToolOutcome(NOT_KNOWN, IN_DOUBT, started_at, clock.now())
         return await self._start(batch, call, context, self._timeout_s)
 
+    def still_running(self, batch: Batch) -> list[tuple[Call, threading.Thread]]:
+        """Calls without a result whose sync tools were given up and go on all the same: nobody can stop a thread."""
+        threads = [(call, self._threads.get((batch.seq, call.position))) for call in batch.missing]
+        return [(call, thread) for call, thread in threads if thread and thread.is_alive()]
+
     async def perform_in(self, transaction: Transaction, batch: Batch, call: Call) -> ToolOutcome:
         """Run a transactional call that is claimed; what it writes goes into the transaction."""
         context = self._context_of(batch, call)
@@ -231,7 +239,10 @@ class Calling:
     ) -> ToolOutcome:
         self._check()
         tool = self._tools[call.name]
-        outcome = await perform(tool, dict(context.args or {}), context, timeout_s=timeout_s)
+        began = partial(self._threads.__setitem__, (batch.seq, call.position))
+        outcome = await perform(tool, dict(context.args or {}), context, timeout_s, began)
+        if outcome.error is None:  # else it may be a timeout, and the thread goes on
+            self._threads.pop((batch.seq, call.position), None)
         if call.position not in batch.edited:
             return outcome
         note = f"(A person changed the arguments to {strict_json.dumps(context.args)}.)\n"

@@ -16,8 +16,13 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T], name: str) -> T:
-    """Run `work` in a daemon thread of its own, with the caller's context variables."""
+async def in_thread(
+    work: Callable[[], T], name: str, began: Callable[[threading.Thread], None] | None = None
+) -> T:
+    """Run `work` in a daemon thread of its own, with the caller's context variables.
+
+    A caller who is cancelled leaves the thread running. `began` is given the thread before anything can be cancelled.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
     context = contextvars.copy_context()
@@ -37,7 +42,10 @@ async def in_thread(work: Callable[[], T], name: str) -> T:
         with contextlib.suppress(RuntimeError):  # the loop is closed, the run long over
             loop.call_soon_threadsafe(tell, outcome)
 
-    threading.Thread(target=run, name=f"agentor-{name}", daemon=True).start()
+    thread = threading.Thread(target=run, name=f"agentor-{name}", daemon=True)
+    thread.start()
+    if began is not None:
+        began(thread)
     value, error = await done
     if error is not None:
         raise error

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections.abc import Sequence
 from typing import Final
 
 from agentor.engine import clock
+from agentor.engine.holding import RENEWALS_PER_TTL, hold
 from agentor.engine.recorder import off_loop, uninterrupted
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease, Leases
@@ -21,14 +24,14 @@ from agentor.errors import LeaseLostError
 logger = logging.getLogger("agentor")
 
 DEFAULT_TTL_S: Final = 30.0
-RENEWALS_PER_TTL: Final = 3
 MARGIN: Final = 0.1  # of the ttl: how long before the expiry the holder stops trusting its lease
 
 
 class Keeper:
     """The lease of one run for as long as this worker works on it; nothing at all with a store that has no leases.
 
-    `acquire` before the work, `keep` beside it, `check` before every act that has a price, `release` on every way out.
+    `acquire` before the work, `keep` beside it, `check` before every act that has a price, `release` on every way out, or
+    `hold_for` what could not be stopped.
     """
 
     def __init__(self, store: object, run_id: str) -> None:
@@ -84,6 +87,13 @@ class Keeper:
                 self.lost = LeaseLostError(self.run_id)
             else:
                 await self._renew_in_time(self._store, self.lease)
+
+    def hold_for(self, threads: Sequence[threading.Thread]) -> None:
+        """Release when the last of the threads has ended, and not before: what they do is this run's. Returns at once."""
+        if self._store is None or self.lease is None or self.lost is not None:
+            return
+        lease, self.lease, self._released = self.lease, None, True
+        hold(self._store, lease, threads)
 
     async def release(self) -> None:
         """Let others have the run at once. A release that fails is no loss: the lease expires by itself."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -296,6 +297,11 @@ class Runner:
         if end := fault_of(self.state):
             error = end.error or end.status
             raise OutputMismatchError(error) if end.fault == "mismatch" else ModelError(error)
+
+    def left_running(self) -> list[tuple[Call, threading.Thread]]:
+        """The calls that go on in threads of their own although the run does not, with the threads."""
+        batch = self.state.batch
+        return [] if batch is None else self._calling.still_running(batch)
 
     def halt(self) -> None:
         """Cancel the tools at once, also while a save holds up everything else."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +27,12 @@ _logger = logging.getLogger("agentor.tools")
 GRACE_S: Final = 2.0  # how long a cancelled tool may take to clean up before it is abandoned
 
 
+OnThread = Callable[[threading.Thread], None]
+
+# Not an argument of `Tool.call`: whoever wraps a tool's call need not know of it.
+ON_THREAD: Final[ContextVar[OnThread | None]] = ContextVar("agentor_on_thread", default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """How one call went: the text for the model, and the error if it failed. Times in seconds since the epoch."""
@@ -36,14 +44,23 @@ class ToolOutcome:
 
 
 async def perform(
-    tool: Tool, args: Any, context: RunContext, timeout_s: float | None = None
+    tool: Tool,
+    args: Any,
+    context: RunContext,
+    timeout_s: float | None = None,
+    on_thread: OnThread | None = None,
 ) -> ToolOutcome:
     """Call the tool and tell how it went. Only a cancellation of the caller's own task is raised.
 
     `timeout_s` is for a tool that has none of its own. A tool past its timeout, or whose caller is cancelled, is
     cancelled and has GRACE_S to clean up. A thread cannot be cancelled: a sync tool is left to itself, unheard.
+    `on_thread` is given the thread of a sync tool when it begins.
     """
-    attempt = _Attempt(lambda: tool.call(args, context))
+    token = ON_THREAD.set(on_thread)
+    try:
+        attempt = _Attempt(lambda: tool.call(args, context))
+    finally:
+        ON_THREAD.reset(token)
     limit_s = timeout_s if tool.timeout_s is None else tool.timeout_s
     try:
         in_time = await _ends_within(attempt.task, limit_s)

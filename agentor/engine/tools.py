@@ -26,7 +26,7 @@ from agentor.engine.docstrings import read_docstring
 from agentor.engine.effects import Effect, OnDoubt, check_effect, check_transactional
 from agentor.engine.result_text import RESULT_LIMIT, error_text, result_text
 from agentor.engine.run_context import RunContext
-from agentor.engine.tool_perform import ToolOutcome, perform
+from agentor.engine.tool_perform import ON_THREAD, ToolOutcome, perform
 from agentor.engine.tool_schema import ToolSchema
 from agentor.engine.tool_signature import (
     is_method_of_a_class,
@@ -124,7 +124,8 @@ class Tool:
         if _is_async(self.invoke):
             value = await self.invoke(**keywords)
         else:
-            value = await in_thread(lambda: self._answer(keywords), f"tool-{self.name}")
+            name = f"tool-{self.name}"
+            value = await in_thread(lambda: self._answer(keywords), name, ON_THREAD.get())
         if inspect.isawaitable(value):  # of a function that is not async itself
             value = await value
         if isinstance(value, AsyncGenerator):

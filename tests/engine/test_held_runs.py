@@ -1,0 +1,296 @@
+"""A thread cannot be stopped: while one works for a run that has ended, nobody else may start the run's calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import textwrap
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentor import Agentor, LeaseHeldError, LeaseLostError, MemoryStore, SQLiteStore, function_tool
+from agentor.engine.holding import hold
+from agentor.engine.store.protocol import Lease
+from agentor.testing import ScriptedModel, calls, says
+from tests.engine.agents import ThreeMethods
+from tests.workers.crew import processes
+
+SCRIPT = [calls(("press", {})), says("done")]
+
+
+class Press:
+    """An agent whose tool is a thread that goes on until the gate is opened."""
+
+    def __init__(self, store: Any, effect: Any = "idempotent", **settings: Any) -> None:
+        self.entered, self.gate = threading.Event(), threading.Event()
+        self.ran: Counter[str] = Counter()
+
+        @function_tool(effect=effect)
+        def press() -> str:
+            """Press."""
+            self.ran["press"] += 1
+            self.entered.set()
+            assert self.gate.wait(60)
+            return "pressed"
+
+        model = ScriptedModel.by_turn(SCRIPT)
+        self.agent = Agentor("A", model=model, tools=[press], store=store, **settings)
+
+    async def begun(self, **how: Any) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(self.agent.arun("go", run_id="r", **how))
+        await asyncio.to_thread(self.entered.wait, 60)
+        return task
+
+    async def open_gate(self) -> None:
+        """Let the tool end, and see the run let go."""
+        holders = [each for each in threading.enumerate() if each.name == "agentor-hold-r"]
+        self.gate.set()
+        for holder in holders:
+            await asyncio.to_thread(holder.join, 60)
+
+
+async def leave_by_cancelling_the_task(press: Press) -> None:
+    task = await press.begun()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def leave_by_cancelling_the_run(press: Press) -> None:
+    task = await press.begun()
+    assert await press.agent.acancel("r", by="ada")
+    result = await task
+    assert result.status == "cancelled"
+    assert result.error == (
+        "Cancelled. Still running, since a thread cannot be stopped: press (call_1)."
+    )
+
+
+async def leave_by_dropping_the_stream(press: Press) -> None:
+    stream = press.agent.astream("go", run_id="r")
+    async for event in stream:
+        if event.type == "tool_call":
+            break
+    reading = asyncio.ensure_future(anext(stream))
+    await asyncio.to_thread(press.entered.wait, 60)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await stream.aclose()
+
+
+async def leave_by_stopping_the_worker(press: Press) -> None:
+    await press.agent.aenqueue("go", run_id="r")
+    worker = press.agent.worker(poll_s=0.01)
+    working = asyncio.ensure_future(worker.work())
+    await asyncio.to_thread(press.entered.wait, 60)
+    worker.stop()
+    await working
+
+
+WAYS = [
+    leave_by_cancelling_the_task,
+    leave_by_cancelling_the_run,
+    leave_by_dropping_the_stream,
+    leave_by_stopping_the_worker,
+]
+
+
+@pytest.mark.parametrize("leave", WAYS)
+@pytest.mark.parametrize("effect", ["idempotent", "once", None])
+async def test_a_run_whose_tool_still_runs_is_nobody_elses_until_it_has_ended(
+    store: Any, tmp_path: Path, leave: Any, effect: Any
+) -> None:
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    press = Press(store, effect)
+    await leave(press)
+    same_place = store if isinstance(store, MemoryStore) else type(store)(store_path(store))
+    rival = Press(same_place, effect)
+    with pytest.raises(LeaseHeldError):
+        await rival.agent.aresume("r")
+    assert not rival.ran
+    await press.open_gate()
+    rival.gate.set()
+    assert (await rival.agent.aresume("r")).final_output == "done"
+    same_place.close()
+
+
+def store_path(store: Any) -> Any:
+    return store.path if isinstance(store, SQLiteStore) else store.directory
+
+
+async def test_a_deadline_that_a_thread_outlives_holds_the_run(store: Any) -> None:
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    press = Press(store, deadline_s=0.05)
+    task = await press.begun()
+    result = await task
+    assert result.status == "deadline"
+    assert "Still running" in (result.error or "")
+    with pytest.raises(LeaseHeldError):
+        await Press(store).agent.aresume("r")
+    await press.open_gate()
+    later = Press(store)
+    later.gate.set()
+    assert (await later.agent.aresume("r")).final_output == "done"
+
+
+async def test_a_run_is_held_for_longer_than_a_lease_lasts(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "runs.db", lease_ttl_s=0.2) as store:
+        press = Press(store)
+        await leave_by_cancelling_the_task(press)
+        with pytest.raises(LeaseHeldError):
+            await Press(store).agent.aresume("r", wait=0.7)
+        await press.open_gate()
+        later = Press(store)
+        later.gate.set()
+        assert (await later.agent.aresume("r")).final_output == "done"
+
+
+async def test_a_timed_out_call_has_its_result_so_its_thread_holds_nothing(store: Any) -> None:
+    press = Press(store, tool_timeout_s=0.01)
+    result = await (await press.begun())
+    assert result.status == "completed"
+    assert "whether it took effect is not known" in str(result.events)
+    if not isinstance(store, ThreeMethods):
+        store.release(store.acquire("r", "somebody", 30.0))
+    press.gate.set()
+
+
+def resume_elsewhere(place: Path, answer: Any) -> None:
+    """In another process."""
+    with SQLiteStore(place / "runs.db") as store:
+        press = Press(store)
+        press.gate.set()
+        try:
+            answer.put((press.agent.resume("r").status, press.ran["press"]))
+        except LeaseHeldError:
+            answer.put(("held", press.ran["press"]))
+
+
+async def test_a_worker_in_another_process_does_not_start_a_call_that_still_runs(
+    tmp_path: Path,
+) -> None:
+    async def ask_elsewhere() -> Any:
+        answer = processes.Queue()
+        child = processes.Process(target=resume_elsewhere, args=(tmp_path, answer))
+        child.start()
+        told = await asyncio.to_thread(answer.get, True, 60)
+        await asyncio.to_thread(child.join, 60)
+        return told
+
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        press = Press(store)
+        await leave_by_cancelling_the_run(press)
+        assert await ask_elsewhere() == ("held", 0)
+        await press.open_gate()
+        assert await ask_elsewhere() == ("completed", 1)
+
+
+def test_the_interpreters_exit_waits_for_no_thread_and_frees_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    program = f"""
+        import asyncio, threading
+        from agentor import Agentor
+        from agentor.testing import ScriptedModel, calls
+
+        entered = threading.Event()
+
+        def press() -> str:
+            '''Press.'''
+            entered.set()
+            threading.Event().wait()
+
+        async def main():
+            model = ScriptedModel([calls(("press", {{}}))])
+            agent = Agentor("A", model=model, tools=[press], store={str(path)!r})
+            task = asyncio.ensure_future(agent.arun("go", run_id="r"))
+            await asyncio.to_thread(entered.wait)
+            task.cancel()
+            await asyncio.wait([task])
+            try:
+                await agent.aresume("r")
+            except Exception as error:
+                print(type(error).__name__)
+
+        asyncio.run(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "LeaseHeldError\n", done.stderr
+    with SQLiteStore(path) as store:
+        later = Press(store)
+        later.gate.set()
+        assert later.agent.resume("r").final_output == "done"
+
+
+# The holding itself ------------------------------------------------------------------------------------------------
+
+
+class Desk:
+    """A store of leases that writes down what it is asked, and may refuse to renew."""
+
+    def __init__(self, thread: threading.Event, refusal: Exception | None = None) -> None:
+        self.asked: list[str] = []
+        self.released = threading.Event()
+        self._thread, self._refusal = thread, refusal
+
+    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        raise AssertionError("nobody asks")
+
+    def renew(self, lease: Lease) -> Lease:
+        self.asked.append("renew")
+        if len(self.asked) == 5:
+            self._thread.set()
+        if self._refusal is not None:
+            raise self._refusal
+        return lease
+
+    def release(self, lease: Lease) -> None:
+        self.asked.append("release")
+        self.released.set()
+
+
+def held(refusal: Exception | None = None, expires_at: float = 0.0) -> Desk:
+    """What becomes of a lease that is held for a thread which ends at the fifth renewal."""
+    gate = threading.Event()
+    thread = threading.Thread(target=gate.wait, args=(60,), daemon=True)
+    thread.start()
+    desk = Desk(gate, refusal)
+    hold(desk, Lease("held", "me", 1, expires_at, 0.003), [thread])
+    for holder in [each for each in threading.enumerate() if each.name == "agentor-hold-held"]:
+        holder.join(60)
+    gate.set()
+    return desk
+
+
+def test_a_lease_is_renewed_until_the_thread_has_ended_and_then_released() -> None:
+    desk = held()
+    assert desk.asked[:5] == ["renew"] * 5
+    assert desk.asked[-1] == "release"
+
+
+def test_a_lease_that_somebody_took_is_given_up_with_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "agentor")
+    assert held(LeaseLostError("held")).asked == ["renew"]
+    assert "somebody took it over while a tool still ran" in caplog.text
+
+
+def test_a_store_that_cannot_renew_is_asked_again_until_the_lease_has_expired(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "agentor")
+    closed = OSError("the store is closed")
+    assert held(closed).asked == ["renew"]
+    assert "could not be held or released (the store is closed)" in caplog.text
+    assert held(closed, expires_at=2e12).asked[-1] == "release"

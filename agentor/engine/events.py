@@ -8,7 +8,7 @@ absent from the body; fields we do not know are kept in `extra` and written back
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
@@ -100,10 +100,9 @@ class _Messages:
         value: Any = event.__dict__.get("messages")
         return value() if callable(value) else value  # type: ignore[no-any-return]
 
-    def __set__(
-        self, event: Event, value: list[Message] | Callable[[], list[Message]] | None
-    ) -> None:
-        event.__dict__["messages"] = value
+    def __set__(self, event: Event, value: object) -> None:
+        """Being there is what puts `__get__` before the event's own `messages`."""
+        raise dataclasses.FrozenInstanceError("cannot assign to field 'messages'")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from agentor.engine.argument_faults import InvalidArgumentsError, check_object, explain
 from agentor.engine.arguments import MAX_NESTING, parse_arguments
 from tests.core.logs import JSON
 
@@ -76,3 +78,47 @@ def test_no_text_does_harm(text: str) -> None:
     args, problem = parse_arguments(text)
     assert isinstance(args, dict)
     assert problem is None or not args
+
+
+class Order(BaseModel):
+    city: str
+    days: Annotated[int, Field(gt=0)]
+
+
+def fault_of(args: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Order.model_validate(args, strict=True)
+    return explain(caught.value)
+
+
+def test_each_field_that_does_not_fit_is_told_with_what_it_was_given() -> None:
+    assert fault_of({"days": "two"}) == (
+        "city: Field required; days: Input should be a valid integer (got 'two')"
+    )
+    assert fault_of({"city": ["a"], "days": 0}) == (
+        "city: Input should be a valid string; days: Input should be greater than 0 (got 0)"
+    )
+    long = fault_of({"city": "x", "days": "y" * 10_000})
+    assert len(long) < 200
+    assert fault_of({"city": 10**5000, "days": 1}).endswith("(got a very long integer)")
+    assert "..." in long
+
+
+def test_a_model_that_errs_everywhere_is_told_of_the_first_twenty_faults() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(list[int]).validate_python(["x"] * 30)
+    told = explain(caught.value).split("; ")
+    assert len(told) == 21
+    assert told[-1] == "and 10 more"
+
+
+def test_a_fault_of_the_whole_names_no_field() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(int).validate_python("x")
+    assert explain(caught.value).startswith("Input should be a valid integer")
+
+
+def test_only_an_object_is_arguments() -> None:
+    assert check_object({"a": 1}) == {"a": 1}
+    with pytest.raises(InvalidArgumentsError, match="must be a JSON object, not list"):
+        check_object([1])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentor.engine.events import Event, RunResult, Usage
-from agentor.engine.strict_json import clean, dumps, loads
+from agentor.engine.strict_json import canonical, clean, digest, dumps, loads
 from tests.core.logs import JSON, logs, old_log
 
 
@@ -45,6 +45,7 @@ def test_fields_that_are_not_set_are_none() -> None:
         field.name for field in dataclasses.fields(Event) if field.name not in ("type", "extra")
     ]
     assert [getattr(event, name) for name in fields] == [None] * len(fields)
+    assert [getattr(Event, name) for name in fields] == [None] * len(fields)
     assert event.extra == {}
 
 
@@ -78,6 +79,8 @@ def test_events_are_immutable_and_equal_by_content() -> None:
     event = Event("message", text="hi")
     with pytest.raises(dataclasses.FrozenInstanceError):
         event.text = "ho"  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        object.__setattr__(event, "messages", [])
     assert event == Event("message", text="hi") != Event("message", text="ho")
     assert len({event, Event("message", text="hi")}) == 1
     assert event != "message"
@@ -169,3 +172,41 @@ def test_arguments_that_are_no_object_are_kept_as_older_writers_stored_them() ->
 def test_an_integer_that_few_can_read_is_refused_at_the_door() -> None:
     with pytest.raises(ValueError, match="too many digits"):
         clean({"n": 10**5000})
+
+
+def test_a_field_that_is_null_is_not_set() -> None:
+    body = dict.fromkeys(("text", "args", "usage", "messages", "seq"))
+    assert Event.from_dict({"type": "message", **body}) == Event("message")
+
+
+def test_an_event_is_made_of_a_type_and_known_fields_in_their_order() -> None:
+    assert Event("message", "hi") == Event(type="message", text="hi")
+    for args, fields, fault in (
+        (("message",), {"colour": 1}, "colour"),
+        ((), {"text": "hi"}, "no type"),
+        (("message",) * 99, {}, "of its own"),
+    ):
+        with pytest.raises(TypeError, match=fault):
+            Event(*args, **fields)  # type: ignore[arg-type]
+
+
+def test_an_event_shows_what_is_set() -> None:
+    assert repr(Event("message", text="hi")) == "Event(type='message', text='hi')"
+
+
+def test_what_could_not_be_read_again_is_named_before_it_is_written() -> None:
+    usage = Event("generation", usage=Usage(1, 2, 3), messages=list)  # type: ignore[arg-type]
+    assert usage.checked() is usage
+    for fields, fault in (
+        ({"text": 1}, "'text' cannot be int"),
+        ({"usage": {}}, "'usage' cannot be dict"),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            Event("generation", **fields).checked()  # type: ignore[arg-type]
+
+
+@given(JSON, JSON)
+def test_a_digest_is_shared_by_equal_values_only(one: Any, other: Any) -> None:
+    assert digest(one) == digest(loads(dumps(one)))
+    assert (digest(one) == digest(other)) == (canonical(one) == canonical(other))
+    assert len(digest(one)) == 32

@@ -36,6 +36,7 @@ from agentor.engine.replay import (
 from agentor.engine.request import build_request
 from agentor.testing import check_messages
 from tests.core.logs import Writer, logs, old_log, raw_call
+from tests.core.wide_logs import wide_logs
 
 OPENING = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
 
@@ -47,7 +48,7 @@ def states_of(log: list[Event]) -> list[RunState]:
     return states
 
 
-@given(logs())
+@given(logs() | wide_logs())
 def test_every_prefix_folds_to_a_state_whose_request_is_legal(log: list[Event]) -> None:
     for state in states_of(log)[1:]:
         if isinstance(decide(state, 99), AskModel):
@@ -56,7 +57,7 @@ def test_every_prefix_folds_to_a_state_whose_request_is_legal(log: list[Event]) 
         assert check_messages(follow_up) == []
 
 
-@given(logs())
+@given(logs() | wide_logs())
 def test_folding_one_by_one_or_all_at_once_is_the_same_and_changes_no_older_state(
     log: list[Event],
 ) -> None:
@@ -78,7 +79,7 @@ def test_tokens_and_failures_only_grow(log: list[Event]) -> None:
     assert total_usage(log) == sum(generations, Usage())
 
 
-@given(logs())
+@given(logs() | wide_logs())
 def test_a_batch_joins_the_conversation_whole_or_not_at_all(log: list[Event]) -> None:
     for state in states_of(log):
         if state.batch is not None:
@@ -87,7 +88,7 @@ def test_a_batch_joins_the_conversation_whole_or_not_at_all(log: list[Event]) ->
             assert not ids & {m.get("tool_call_id") for m in state.messages}
 
 
-@given(logs())
+@given(logs() | wide_logs())
 def test_resuming_keeps_the_whole_conversation(log: list[Event]) -> None:
     state = replay(log)
     reopen = resumption(state, 99)
@@ -276,6 +277,7 @@ def long_log(turns: int) -> list[Event]:
     return writer.events
 
 
+@pytest.mark.slow
 def test_a_run_of_ten_thousand_turns_replays_well_under_a_second() -> None:
     log = long_log(10_000)
     started = perf_counter()

@@ -1,0 +1,55 @@
+"""An error says which run, which seq and what to do next; and carries the facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentor import errors
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (errors.SequenceConflictError("r", 3), "run 'r': seq 3 is taken or leaves a gap. Another"),
+        (errors.SequenceConflictError("r", 3, 2), "leaves a gap; the next is 2. Another worker"),
+        (errors.LogCorruptError("r", 3, "a hole"), "run 'r' is damaged at seq 3: a hole."),
+        (errors.LogCorruptError(None, None, "no text"), "log is damaged: no text."),
+        (errors.RunNotFoundError("r"), "no run 'r' in this store; `agentor runs`"),
+        (errors.RunExistsError("r"), "run 'r' already exists; choose another id"),
+        (errors.LeaseHeldError("r", "7@host/x", 1.0), "another worker has run 'r' (7@host)"),
+        (errors.LeaseHeldError("r", None, None), "another worker has run 'r' (unknown)"),
+        (errors.LeaseLostError("r"), "the lease on run 'r' was lost. This worker has stopped"),
+        (errors.LeaseLostError("r", "b"), "was lost; it is now held by b. This worker"),
+        (errors.StatementError("no table"), "no table"),
+        (errors.ModelError("busy", retryable=True), "busy"),
+    ],
+)
+def test_the_text_of_an_error_names_the_run_and_the_way_out(
+    error: errors.AgentorError, words: str
+) -> None:
+    assert words in str(error)
+
+
+def test_errors_carry_their_facts() -> None:
+    conflict = errors.SequenceConflictError("r", 3, 2)
+    assert (conflict.run_id, conflict.seq, conflict.expected) == ("r", 3, 2)
+    damage = errors.LogCorruptError("r", 3, "a hole")
+    assert (damage.run_id, damage.seq, damage.reason) == ("r", 3, "a hole")
+    for error in (errors.LeaseHeldError("r", "b", 1.0), errors.LeaseLostError("r", "b", 1.0)):
+        assert (error.run_id, error.owner, error.expires_at) == ("r", "b", 1.0)
+    assert errors.RunNotFoundError("r").run_id == errors.RunExistsError("r").run_id == "r"
+    assert errors.StatementError("x").kind == "failed"
+    assert errors.StatementError("x", "constraint").kind == "constraint"
+    assert not errors.ModelError("x").retryable
+
+
+def test_errors_can_be_caught_as_what_python_programs_expect() -> None:
+    expected = {
+        errors.RunNotFoundError: KeyError,
+        errors.RunExistsError: ValueError,
+        errors.OutputMismatchError: ValueError,
+        errors.ConfigError: ValueError,
+    }
+    for ours, theirs in expected.items():
+        assert issubclass(ours, theirs)
+        assert issubclass(ours, errors.AgentorError)

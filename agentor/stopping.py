@@ -18,7 +18,7 @@ from agentor.engine.ending import stopped
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.staged import Staged
-from agentor.engine.store.protocol import Signals, Store, check_run_id
+from agentor.engine.store.protocol import KnowsAskers, Signals, Store, check_run_id
 from agentor.errors import LeaseHeldError
 from agentor.recorded import recorded
 
@@ -94,10 +94,15 @@ class Stopper:
         while True:
             try:
                 if CANCEL in await off_loop(store, store.asked, self._run_id):
-                    return Stop("cancelled", "Cancelled.")
+                    return Stop("cancelled", "Cancelled.", await self._asked_by(store))
             except Exception as error:  # a busy disk: look again
                 logger.warning("run %s: its signals cannot be read (%s)", self._run_id, error)
             await clock.sleep(LOOK_S)
+
+    async def _asked_by(self, store: object) -> str | None:
+        if not isinstance(store, KnowsAskers):
+            return None
+        return await off_loop(store, store.asked_by, self._run_id, CANCEL)
 
 
 OVERDUE: Final = Stop("deadline", "Reached the deadline of the run.")

@@ -12,6 +12,7 @@ from agentor.engine.store.protocol import (
     Closes,
     Forks,
     Holder,
+    KnowsAskers,
     Lease,
     Leases,
     NamesHolder,
@@ -161,6 +162,19 @@ class OffersContract(Contract):
         signals.answered("nobody", "cancel")
         assert signals.asked("run") == ["pause"]
         assert signals.asked("other") == ["cancel"]
+
+    def test_the_first_to_ask_is_remembered_until_it_is_answered(self, store: Store) -> None:
+        signals: Signals = offered(store, Signals)
+        askers: KnowsAskers = offered(store, KnowsAskers)
+        assert askers.asked_by("run", "cancel") is None
+        signals.ask("run", "cancel", by="Ada \u2713")
+        signals.ask("run", "cancel", by="Bob")
+        signals.ask("run", "pause")
+        assert askers.asked_by("run", "cancel") == "Ada \u2713"
+        assert askers.asked_by("run", "pause") is None
+        assert askers.asked_by("other", "cancel") is None
+        signals.answered("run", "cancel")
+        assert askers.asked_by("run", "cancel") is None
 
     def test_anybody_may_ask_while_another_holds_the_run(self, store: Store) -> None:
         signals: Signals = offered(store, Signals)

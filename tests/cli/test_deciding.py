@@ -298,10 +298,12 @@ def test_cancel_from_the_command_line_ends_a_model_call_under_way(
     working = threading.Thread(target=lambda: results.append(agent.run("go", run_id="r")))
     working.start()
     assert asked.wait(30)
-    assert read_json(program("cancel", "r", "--json"))["outcome"] == "asked"
+    told = read_json(program("cancel", "r", "--by", "ada", "--json"))
+    assert told["outcome"] == "asked"
     working.join(30)
     agent.close()
     assert [result.status for result in results] == ["cancelled"]
+    assert "cancel           asked for by ada" in program("show", "r").stdout
 
 
 def test_a_run_that_ends_before_its_cancel_gets_the_lease_keeps_its_end(place: Path) -> None:

@@ -81,6 +81,19 @@ async def test_a_run_of_another_process_is_asked_by_a_signal_that_its_worker_see
     store.ask("r", "cancel", "ada")  # as another process does, which knows no stopper of ours
     assert (await elsewhere).status == "cancelled"
     assert store.asked("r") == []
+    assert [e.by for e in store.load("r") if e.type == "cancel"] == ["ada"]
+
+
+async def test_a_store_whose_signals_have_no_names_cancels_without_one() -> None:
+    class Nameless(MemoryStore):
+        asked_by = None  # type: ignore[assignment]  # as in a store written before there was one
+
+    store, model = Nameless(), Hanging()
+    running = asyncio.create_task(Agentor("A", model=model, store=store).arun("go", run_id="r"))
+    await model.entered.wait()
+    store.ask("r", "cancel", "ada")
+    assert (await running).status == "cancelled"
+    assert [e.by for e in store.load("r") if e.type == "cancel"] == [None]
 
 
 def test_cancelling_a_run_held_elsewhere_leaves_a_signal(store: Any) -> None:

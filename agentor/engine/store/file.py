@@ -164,6 +164,11 @@ class FileStore(Tailing):
         with _store_errors(self.path(run_id)):
             return self._signals.asked(run_id)
 
+    def asked_by(self, run_id: str, kind: str) -> str | None:
+        """Who asked it, if it is asked and they said who they are."""
+        with _store_errors(self.path(run_id)):
+            return self._signals.asked_by(run_id, check_signal(kind))
+
     def answered(self, run_id: str, kind: str) -> None:
         """Take a question away; nothing happens if it was not asked."""
         with _store_errors(self.path(run_id)):

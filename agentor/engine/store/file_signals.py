@@ -39,6 +39,14 @@ class FileSignals:
         except FileNotFoundError:
             return []
 
+    def asked_by(self, run_id: str, kind: str) -> str | None:
+        try:
+            asked = json.loads((self._place(run_id) / kind).read_bytes())
+        except (FileNotFoundError, ValueError):  # answered since, or torn by a crash
+            return None
+        by = asked.get("by") if isinstance(asked, dict) else None
+        return by if isinstance(by, str) else None
+
     def answered(self, run_id: str, kind: str) -> None:
         (self._place(run_id) / kind).unlink(missing_ok=True)
 

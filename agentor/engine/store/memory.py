@@ -37,7 +37,9 @@ class MemoryStore(Tailing):
         self._runs: dict[str, list[str]] = {}  # run id -> bodies; insertion order is age
         self._leases: dict[str, Lease] = {}
         self._terms: dict[str, int] = {}  # the last term given for a run; outlives the lease
-        self._signals: dict[str, set[str]] = {}  # run id -> kinds asked and not answered
+        self._signals: dict[
+            str, dict[str, str | None]
+        ] = {}  # run id -> kind not answered -> by whom
         self._changed_at: dict[str, float] = {}
         self._saved: list[tuple[int, str, int]] = []  # position, run id, seq
         self._positions = itertools.count(1)
@@ -143,20 +145,25 @@ class MemoryStore(Tailing):
             return self._holder(check_run_id(run_id))
 
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
-        """Ask something of a run. Who asks is not kept: everybody here is this process."""
+        """Ask something of a run, until it is answered."""
         check_run_id(run_id)
         with self._lock:
-            self._signals.setdefault(run_id, set()).add(check_signal(kind))
+            self._signals.setdefault(run_id, {}).setdefault(check_signal(kind), by)
 
     def asked(self, run_id: str) -> list[str]:
         check_run_id(run_id)
         with self._lock:
             return sorted(self._signals.get(run_id, ()))
 
+    def asked_by(self, run_id: str, kind: str) -> str | None:
+        check_run_id(run_id)
+        with self._lock:
+            return self._signals.get(run_id, {}).get(check_signal(kind))
+
     def answered(self, run_id: str, kind: str) -> None:
         check_run_id(run_id)
         with self._lock:
-            self._signals.get(run_id, set()).discard(check_signal(kind))
+            self._signals.get(run_id, {}).pop(check_signal(kind), None)
 
     def close(self) -> None:
         """End what follows it; the runs stay readable as long as the object lives."""

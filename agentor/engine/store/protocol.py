@@ -183,6 +183,14 @@ class Signals(Protocol):
 
 
 @runtime_checkable
+class KnowsAskers(Protocol):
+    """Signals that remember who asked, so that the log of the run can say so."""
+
+    def asked_by(self, run_id: str, kind: str) -> str | None:
+        """Who was the first to ask what is not answered yet; None if nobody has, or did not say who."""
+
+
+@runtime_checkable
 class Closes(Protocol):
     def close(self) -> None: ...
 

@@ -279,6 +279,13 @@ class SQLiteStore(Tailing):
         check_run_id(run_id)
         return self._read(lambda connection: signals.asked(connection, run_id))
 
+    def asked_by(self, run_id: str, kind: str) -> str | None:
+        """Who asked it, if it is asked and they said who they are."""
+        check_run_id(run_id)
+        return self._read(
+            lambda connection: signals.asked_by(connection, run_id, check_signal(kind))
+        )
+
     def answered(self, run_id: str, kind: str) -> None:
         """Take a question away; nothing happens if it was not asked."""
         check_run_id(run_id)

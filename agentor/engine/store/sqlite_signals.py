@@ -11,6 +11,7 @@ INSERT INTO agentor_signals (run_id, kind, asked_at, asked_by) VALUES (?, ?, ?, 
 ON CONFLICT DO NOTHING
 """
 _ASKED = "SELECT kind FROM agentor_signals WHERE run_id = ? ORDER BY kind"
+_ASKED_BY = "SELECT asked_by FROM agentor_signals WHERE run_id = ? AND kind = ?"
 _ANSWERED = "DELETE FROM agentor_signals WHERE run_id = ? AND kind = ?"
 
 
@@ -20,6 +21,11 @@ def ask(connection: apsw.Connection, run_id: str, kind: str, by: str | None) -> 
 
 def asked(connection: apsw.Connection, run_id: str) -> list[str]:
     return [str(kind) for (kind,) in connection.execute(_ASKED, (run_id,)).fetchall()]
+
+
+def asked_by(connection: apsw.Connection, run_id: str, kind: str) -> str | None:
+    by: str | None = connection.execute(_ASKED_BY, (run_id, kind)).get
+    return by
 
 
 def answered(connection: apsw.Connection, run_id: str, kind: str) -> None:

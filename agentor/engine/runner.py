@@ -275,7 +275,11 @@ class Runner:
         """Write, then fold, then show."""
         if not staged.events:
             return
-        await self._recorder.save(staged.events)
+        try:
+            await self._recorder.save(staged.events)
+        except asyncio.CancelledError:
+            self._adopt(staged)  # the write went on to its end, and the end of the run comes after it
+            raise
         self._adopt(staged)
         await self._show(staged)
 

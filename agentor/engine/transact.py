@@ -7,6 +7,7 @@ failure is recorded. So a transactional call without a result did not happen.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -62,7 +63,11 @@ async def transact(
     finally:
         transaction.abort()
     staged = _staged(calling, state, outcomes)
-    await recorder.save(staged.events)
+    try:
+        await recorder.save(staged.events)
+    except asyncio.CancelledError:
+        adopt(staged)  # the write went on to its end
+        raise
     adopt(staged)
     return staged
 

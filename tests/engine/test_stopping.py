@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from agentor import Agentor, ConfigError, MemoryStore, function_tool
+from agentor import Agentor, ConfigError, MemoryStore, StoreError, function_tool
 from agentor.engine import clock
 from agentor.engine.budget import Budget
-from agentor.engine.events import Usage
+from agentor.engine.events import Event, Usage
 from agentor.engine.replay import verify
-from agentor.engine.store.protocol import Signals
+from agentor.engine.store.protocol import Lease, Signals
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ANSWER, ThreeMethods, Tools, agent, types
 from tests.engine.leases import Later
@@ -82,6 +84,48 @@ async def test_a_run_of_another_process_is_asked_by_a_signal_that_its_worker_see
     assert (await elsewhere).status == "cancelled"
     assert store.asked("r") == []
     assert [e.by for e in store.load("r") if e.type == "cancel"] == ["ada"]
+
+
+class SlowDisk(MemoryStore):
+    """A commit takes until `commit_next`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._under_way: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+
+    def submit(
+        self, run_id: str, events: Sequence[Event], lease: Lease | None = None
+    ) -> Future[None]:
+        future: Future[None] = Future()
+
+        def commit() -> None:
+            try:
+                self.append_many(run_id, events, lease)
+            except StoreError as error:
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        self._under_way.put_nowait(commit)
+        return future
+
+    async def commit_next(self) -> None:
+        commit = await self._under_way.get()
+        for _ in range(20):  # whoever has something to say meanwhile says it
+            await asyncio.sleep(0)
+        commit()
+
+
+async def test_a_cancel_that_comes_during_a_write_is_recorded_after_what_was_written() -> None:
+    store = SlowDisk()
+    store.append("r", agent().run("go").events[0])
+    store.ask("r", "cancel", "ada")
+    running = asyncio.create_task(Agentor("A", model=Hanging(), store=store).aresume("r"))
+    await store.commit_next()  # the run_start of the resume, while its stopper hears of the cancel
+    await store.commit_next()
+    assert (await running).status == "cancelled"
+    assert types(store.load("r")) == ["run_start", "run_start", "cancel", "run_end"]
+    assert store.asked("r") == []
 
 
 async def test_a_store_whose_signals_have_no_names_cancels_without_one() -> None:

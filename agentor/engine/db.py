@@ -22,7 +22,8 @@ class Db:
     """The program's own tables in the store's file, for as long as one call of a transactional tool runs.
 
     Begin, commit and rollback are not the tool's: if it returns, everything is committed with its result; if it
-    raises, nothing is. The engine's tables (`agentor_*`) can be neither read nor written.
+    raises, nothing is. The engine's tables (`agentor_*`) can be neither read nor written; reading them can be allowed
+    (`SQLiteStore(tools_read_runs=True)`).
     """
 
     def __init__(self, transaction: Transaction | None = None) -> None:

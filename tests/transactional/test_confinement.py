@@ -48,33 +48,94 @@ def _execute_and_commit(transaction: SQLiteTransaction, sql: str) -> None:
     transaction.commit([Event("message", text="done")]).result()
 
 
+READS = [
+    "SELECT * FROM {}",
+    "SELECT count(*) FROM {}",
+    "SELECT 1 FROM {} LIMIT 0",
+    "SELECT * FROM main.{}",
+    "INSERT INTO mine (text) SELECT 1 FROM {}",
+    "CREATE TABLE stolen AS SELECT * FROM {}",
+    "WITH stolen AS (SELECT * FROM {}) SELECT * FROM stolen",
+    "UPDATE mine SET text = (SELECT count(*) FROM {})",
+    "SELECT 1 WHERE EXISTS (SELECT * FROM {})",
+]
+WRITES = [
+    "INSERT INTO {} DEFAULT VALUES",
+    "INSERT INTO {0} SELECT * FROM {0}",
+    "REPLACE INTO {0} SELECT * FROM {0}",
+    "DELETE FROM {}",
+    "DELETE FROM {0} WHERE EXISTS (SELECT * FROM {0}) RETURNING *",
+    "WITH seen AS (SELECT * FROM {0}) DELETE FROM {0}",
+    "DROP TABLE {}",
+    "ALTER TABLE {} ADD COLUMN mine",
+    "ALTER TABLE {} RENAME TO mine_now",
+    "CREATE INDEX mine_index ON {} (rowid)",
+    "CREATE TRIGGER mine_trigger AFTER INSERT ON {} BEGIN SELECT 1; END",
+    "CREATE TRIGGER t AFTER INSERT ON mine BEGIN DELETE FROM {}; END;"
+    "INSERT INTO mine (text) VALUES ('x')",
+    "CREATE VIEW v AS SELECT * FROM {0};"
+    "CREATE TRIGGER t INSTEAD OF DELETE ON v BEGIN DELETE FROM {0}; END;"
+    "DELETE FROM v",
+]
+
+
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT * FROM {}",
-        "SELECT count(*) FROM {}",
-        "SELECT 1 FROM {} LIMIT 0",
-        "SELECT * FROM main.{}",
-        "INSERT INTO {} DEFAULT VALUES",
-        "INSERT INTO mine (text) SELECT 1 FROM {}",
-        "DELETE FROM {}",
-        "DROP TABLE {}",
-        "ALTER TABLE {} ADD COLUMN mine",
-        "ALTER TABLE {} RENAME TO mine_now",
-        "CREATE INDEX mine_index ON {} (rowid)",
-        "CREATE TRIGGER mine_trigger AFTER INSERT ON {} BEGIN SELECT 1; END",
-        "CREATE TABLE stolen AS SELECT * FROM {}",
-        "WITH stolen AS (SELECT * FROM {}) SELECT * FROM stolen",
-        "UPDATE mine SET text = (SELECT count(*) FROM {})",
-        "SELECT 1 WHERE EXISTS (SELECT * FROM {})",
-    ],
-)
+@pytest.mark.parametrize("sql", [*READS, *WRITES])
 def test_the_engines_tables_are_out_of_reach(store: SQLiteStore, table: str, sql: str) -> None:
     error = refused(store, sql.format(f"agentor_{table}"))
     assert error.kind in ("forbidden", "invalid")
     assert "canary" not in str(error)
     assert refused(store, sql.format(f"AGENTOR_{table.upper()}")).kind == error.kind
+
+
+@pytest.fixture
+def readable(path: Path, store: SQLiteStore) -> Iterator[SQLiteStore]:
+    """The same file, its runs open to the eyes of tools."""
+    with SQLiteStore(path, tools_read_runs=True) as readable:
+        yield readable
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("sql", READS)
+def test_reading_the_engines_tables_can_be_allowed(
+    readable: SQLiteStore, table: str, sql: str
+) -> None:
+    before = readable.load("secret")
+    transaction = readable.transact("run")
+    _execute_and_commit(transaction, sql.format(f"agentor_{table}"))
+    assert readable.load("secret") == before
+    assert readable.integrity_check() == []
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("sql", WRITES)
+def test_whoever_may_read_the_engines_tables_may_still_not_write_them(
+    readable: SQLiteStore, table: str, sql: str
+) -> None:
+    assert refused(readable, sql.format(f"agentor_{table}")).kind in ("forbidden", "invalid")
+
+
+def test_reading_is_for_the_store_that_allows_it_and_for_no_other(
+    store: SQLiteStore, readable: SQLiteStore
+) -> None:
+    transaction = readable.transact("run")
+    assert "canary" in str(transaction.execute("SELECT * FROM peek", ()))
+    transaction.abort()
+    assert refused(store, "SELECT * FROM peek").kind == "forbidden"
+
+
+def test_a_row_of_the_programs_own_may_refer_to_a_run_that_tools_may_read(
+    store: SQLiteStore, readable: SQLiteStore
+) -> None:
+    order = "CREATE TABLE bill (run TEXT REFERENCES agentor_runs (run_id))"
+    transaction = readable.transact("other")
+    transaction.execute(order, ())
+    with pytest.raises(StatementError, match="FOREIGN KEY"):
+        transaction.execute("INSERT INTO bill VALUES ('nobody')", ())
+    transaction.execute("INSERT INTO bill VALUES ('secret')", ())
+    transaction.commit([Event("message", text="done")]).result()
+    assert refused(store, "INSERT INTO bill VALUES ('secret')").kind == "forbidden"
+    assert readable.delete("secret").run_ids == ["secret"]  # the engine is not held up by it
 
 
 @pytest.mark.parametrize(

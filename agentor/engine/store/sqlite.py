@@ -59,7 +59,8 @@ class SQLiteStore(Tailing):
     `lease_ttl_s`: seconds after which a holder that does not renew may be replaced. `busy_timeout_s`: how long a
     write waits for other processes. `synchronous`: "FULL" keeps every acknowledged event through a power cut;
     "NORMAL" may lose the last ones. `check`: look through the whole file for damage first, which takes a second
-    per gigabyte or so. `vfs`: the name of an SQLite VFS. Every refusal is a `StoreError` that names the path and
+    per gigabyte or so. `vfs`: the name of an SQLite VFS. `tools_read_runs`: transactional tools may read the
+    engine's tables through `ctx.db`, and with them all that any run in the file holds. Every refusal is a `StoreError` that names the path and
     what to do.
 
         with SQLiteStore("runs.db") as store:
@@ -76,6 +77,7 @@ class SQLiteStore(Tailing):
         check: bool = False,
         vfs: str | None = None,
         allow_network_filesystem: bool = False,
+        tools_read_runs: bool = False,
     ) -> None:
         check_sqlite_version()
         if not lease_ttl_s > 0:
@@ -83,6 +85,7 @@ class SQLiteStore(Tailing):
         self._settings = Settings.checked(path, busy_timeout_s, synchronous, vfs)
         self.path = self._settings.path
         self.lease_ttl_s = lease_ttl_s
+        self._tools_read_runs = tools_read_runs
         self._pid = os.getpid()
         if not allow_network_filesystem:
             guard.refuse_network_file_system(self.path)
@@ -295,7 +298,7 @@ class SQLiteStore(Tailing):
         self, run_id: str, lease: Lease | None = None, limit_s: float = 5.0
     ) -> SQLiteTransaction:
         """Open a transaction for a tool's own tables and the run's events: see `Transacts`."""
-        transaction = SQLiteTransaction(check_run_id(run_id), lease, limit_s)
+        transaction = SQLiteTransaction(check_run_id(run_id), lease, limit_s, self._tools_read_runs)
         self._check_writable()
         transaction.submitted(self._writer.submit_alone(transaction.serve))
         return transaction

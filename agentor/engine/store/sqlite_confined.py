@@ -2,7 +2,8 @@
 
 SQLite asks an *authorizer* about every action of a statement when it prepares it, those inside views and triggers
 included. What is not listed here is refused: the engine's tables, other files, the transaction itself, temporary
-objects (they would outlive the transaction and could hide a table of the same name), most pragmas.
+objects (they would outlive the transaction and could hide a table of the same name), most pragmas. Reading the
+engine's tables can be allowed; writing to them cannot.
 """
 
 from __future__ import annotations
@@ -51,10 +52,11 @@ SELECT group_concat(coalesce(fact, '')) FROM (
 
 
 class Confinement:
-    """The authorizer. `denied` says, in words, what it refused last."""
+    """The authorizer. `denied` says, in words, what it refused last. `reads_runs`: the engine's tables may be read."""
 
-    def __init__(self) -> None:
+    def __init__(self, reads_runs: bool) -> None:
         self.denied: str | None = None
+        self._reads_runs = reads_runs
         self._is_lifted = False
 
     @contextlib.contextmanager
@@ -83,6 +85,8 @@ class Confinement:
             return f"{str(verb).removeprefix('SQLITE_').replace('_', ' ')} is not for a tool"
         if action == apsw.SQLITE_CREATE_VTABLE and second.lower() not in _MODULES:
             return f"virtual tables are of {' or '.join(sorted(_MODULES))}, not {second}"
+        if action == apsw.SQLITE_READ and self._reads_runs:
+            return None
         # Column and module names may begin with anything; tables and what belongs to one may not.
         names = (first, second) if action in _NAMES_TWO else (first,)
         if any(name.lower().startswith(PREFIX) for name in names):
@@ -99,12 +103,14 @@ _NAMES_TWO: Final = frozenset(  # an object and its table, or a schema and the t
 
 
 @contextlib.contextmanager
-def confined(connection: apsw.Connection, is_over: Callable[[], bool]) -> Iterator[Confinement]:
+def confined(
+    connection: apsw.Connection, is_over: Callable[[], bool], reads_runs: bool = False
+) -> Iterator[Confinement]:
     """Let foreign statements run on the connection; a running one is interrupted once `is_over`.
 
-    At the end `StatementError` if what the statements left cannot be committed.
+    `reads_runs`: they may read the engine's tables. At the end `StatementError` if what the statements left cannot be committed.
     """
-    confinement = Confinement()
+    confinement = Confinement(reads_runs)
     before = _ours(connection)
     # By config and not by PRAGMA, which does nothing inside a transaction.
     foreign_keys = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, -1)

@@ -45,10 +45,13 @@ class _Commit:
 class SQLiteTransaction:
     """See `agentor.engine.store.transacting.Transaction`. `serve` is the operation that the writer performs."""
 
-    def __init__(self, run_id: str, lease: Lease | None, limit_s: float) -> None:
+    def __init__(
+        self, run_id: str, lease: Lease | None, limit_s: float, reads_runs: bool = False
+    ) -> None:
         self.begun: Future[None] = Future()
         self.begun.set_running_or_notify_cancel()  # whoever gives up waiting for it cannot cancel it
         self._run_id, self._lease, self._limit_s = run_id, lease, limit_s
+        self._reads_runs = reads_runs
         self._requests: queue.SimpleQueue[_Request | _Commit | None] = queue.SimpleQueue()
         self._entry = threading.Lock()  # so that nothing is queued that nobody will answer
         self._over: str | None = None  # why it takes no more requests
@@ -107,7 +110,7 @@ class SQLiteTransaction:
     def serve(self, connection: apsw.Connection) -> None:
         leases.check(connection, self._run_id, self._lease)
         try:
-            with confined(connection, self._is_over) as confinement:
+            with confined(connection, self._is_over, self._reads_runs) as confinement:
                 self._deadline = clock.monotonic() + self._limit_s
                 self.begun.set_result(None)
                 events = self._serve_until_commit(connection, confinement)

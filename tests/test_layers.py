@@ -78,12 +78,15 @@ FLOORS = {
             "agentor.decisions",
         ),
     ],
-    "readers": [f"agentor.{name}" for name in ("export", "viewer", "server", "testing", "demo")],
+    "readers": [
+        f"agentor.{name}" for name in ("export", "viewer", "server", "testing", "demo", "crashtest")
+    ],
     "doors": [
         "agentor.cli",
         "agentor.__main__",
-        "agentor.demo.weather",
-    ],  # weather is a user's program
+        "agentor.demo.weather",  # a user's program
+        *("agentor.crashtest.child", "agentor.crashtest.fork_server"),  # programs of their own
+    ],
 }
 # Packages that only say what is inside them: found by exact name, so that a new module must be placed.
 SIGNPOSTS = {"agentor": "doors", "agentor.engine": "shell"}

@@ -27,6 +27,7 @@ _VERBS: Final = {
     "worker": "agentor.cli.working",
     "rehearse": "agentor.cli.working",
     "verify": "agentor.cli.verifying",
+    "crashtest": "agentor.cli.crashing",
     "export": "agentor.cli.moving",
     "import": "agentor.cli.moving",
     "backup": "agentor.cli.moving",

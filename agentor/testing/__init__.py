@@ -4,6 +4,7 @@
     FakeServer       the same over HTTP, for the real client, able to fail in every way (see `faults`)
     says, calls      what the model is to answer, for both
     check_request    every breach in a chat-completions request, in words
+    crashtest        kills an agent at every commit, resumes it, and says what is not as it was
 
 Names are loaded when they are used, so a test that needs one of them does not pay for all.
 """
@@ -14,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agentor.crashtest.crashing import crashtest
     from agentor.testing import faults
     from agentor.testing.answers import Answer, calls, says
     from agentor.testing.checker import check_messages, check_request
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 _NAMES_BY_MODULE = {
     "answers": ("Answer", "calls", "says"),
     "checker": ("check_messages", "check_request"),
+    ".crashtest.crashing": ("crashtest",),
     "completions": ("Request", "chunk", "deltas"),
     "replies": ("Ending", "Gate", "Reply", "error", "json_reply", "sse"),
     "scripted": ("ScriptedModel", "ScriptedRequest"),
@@ -45,6 +48,7 @@ __all__ = [
     "check_messages",
     "check_request",
     "chunk",
+    "crashtest",
     "deltas",
     "error",
     "faults",
@@ -59,7 +63,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.faults")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,12 @@
+"""Whether a user's agent survives crashes: it is run, killed at every commit, resumed, and compared.
+
+    crashing       the whole of it: `crashtest(target, input) -> Report`
+    fork_server    where the agent's processes come from; `child` is what each of them does
+    watching       in the child: the store and the tools are watched, and the process dies where it is told to
+    replaying      in the child: a model that answers as it did in the first run
+    journal        what the child did, kept outside its store
+    judging        one killed run beside the uninterrupted one
+    report, junit  what came of it, for people and for CI
+
+Nothing of the user's is imported here but in the children.
+"""

@@ -1,0 +1,82 @@
+"""What one process of a crash test does: load the user's agent, watch it, run or resume it, say what came of it.
+
+It is a program of its own, and the only part that has the user's code in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import Any
+
+from agentor.agent import Agentor
+from agentor.cli.loading import AppFailedError, load_agent
+from agentor.crashtest.journal import Journal
+from agentor.crashtest.orders import JOURNAL, SCRATCH, SCRATCH_VARIABLE, STORE, Order, Outcome
+from agentor.crashtest.replaying import ReplayingModel, read_replies
+from agentor.crashtest.watching import Watch, WatchedStore, watch_tools
+from agentor.engine.asking import name_of, source_of
+from agentor.engine.redact import SECRETS
+from agentor.engine.result_text import error_text
+from agentor.errors import AgentorError, ConfigError, RunNotFoundError
+
+
+def perform(order: Order) -> None:
+    """Do what is ordered, and write the outcome, if the process lives so long."""
+    scratch = order.directory / SCRATCH
+    scratch.mkdir(exist_ok=True)
+    os.environ[SCRATCH_VARIABLE] = str(scratch.resolve())
+    sys.argv = [order.target]
+    outcome = _outcome(order)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    outcome.write(order.outcome)
+
+
+def _outcome(order: Order) -> Outcome:
+    try:
+        agent = load_agent(order.target)
+    except AppFailedError as error:
+        traceback.print_exc()
+        return Outcome("not loaded", _told(error).removesuffix(". --debug shows where it did"))
+    except ConfigError as error:
+        return Outcome("config", _told(error))
+    own_store = None if agent.store is None else type(agent.store).__name__
+    effects: dict[str, str | None] = {name: tool.effect for name, tool in agent.tools.items()}
+    ending, error_told = "ended", ""
+    try:
+        _run_or_resume(_watched(agent, order), order)
+    except RunNotFoundError:
+        ending = "no run"
+    except ConfigError as error:
+        ending, error_told = "config", _told(error)
+    except BaseException as error:  # also an exit of the user's: it is told as what it is
+        traceback.print_exc()
+        ending, error_told = "raised", _told(error)
+    return Outcome(ending, error_told, agent.name, effects, own_store)  # type: ignore[arg-type]
+
+
+def _told(error: BaseException) -> str:
+    return SECRETS.hide(str(error) if isinstance(error, AgentorError) else error_text(error))
+
+
+def _watched(agent: Agentor, order: Order) -> Agentor:
+    """The agent on a store of the test's own, with everything it does told to a watch."""
+    watch = Watch(Journal(order.directory / JOURNAL, order.process), order.dies_at)
+    settings: dict[str, Any] = {}
+    if isinstance(lease_ttl_s := getattr(agent.store, "lease_ttl_s", None), int | float):
+        settings["lease_ttl_s"] = lease_ttl_s
+    agent.store = WatchedStore(str(order.directory / STORE), watch, **settings)
+    watch_tools(agent.tools, watch)
+    if order.replies is not None:
+        model, source = name_of(agent.model), source_of(agent.model)
+        agent.model = ReplayingModel(read_replies(order.replies), model, source)
+    return agent
+
+
+def _run_or_resume(agent: Agentor, order: Order) -> None:
+    if order.process == 1:
+        agent.run(order.input, run_id=order.run_id, tracing=False)
+    else:
+        agent.resume(order.run_id, tracing=False)

@@ -1,0 +1,134 @@
+"""What one run has left behind, killed or not: its log, its journal, and how its processes ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from agentor.crashtest.journal import Kind, Mark, read_journal
+from agentor.crashtest.orders import JOURNAL, STORE
+from agentor.crashtest.processes import Ended
+from agentor.engine import events as ev
+from agentor.engine.batch import IN_DOUBT
+from agentor.engine.calling import MAY_HAVE_HAPPENED
+from agentor.engine.events import Event, Usage
+from agentor.engine.replay import RunState, evolve, replay, verify, with_messages
+from agentor.engine.store import SQLiteStore
+from agentor.testing.checker import check_messages
+
+Asked = tuple[
+    str, str
+]  # a tool and its arguments: what makes two calls the same, whatever their ids
+
+
+@dataclass(frozen=True)
+class Evidence:
+    log: Sequence[Event]
+    marks: Sequence[Mark]
+    processes: Sequence[Ended]
+    open_calls: frozenset[str] = (
+        frozenset()
+    )  # ids of those without a full batch of results at a kill
+
+    @cached_property
+    def state(self) -> RunState:
+        return replay(self.log)
+
+    def count(self, kind: Kind, process: int = 1) -> int:
+        return sum(mark.kind == kind and mark.process == process for mark in self.marks)
+
+    def starts(self) -> Counter[Asked]:
+        return Counter(_asked(mark) for mark in self.marks if mark.kind == "start")
+
+    def returns(self) -> Counter[Asked]:
+        """How often the tool came to its end, and did not fail."""
+        done = (mark for mark in self.marks if mark.kind == "return" and not mark.failed)
+        return Counter(_asked(mark) for mark in done)
+
+    def keys(self, asked: Asked) -> set[str | None]:
+        """The idempotency keys that it was started under."""
+        return {m.key for m in self.marks if m.kind == "start" and _asked(m) == asked}
+
+    def kills(self) -> list[str]:
+        return [mark.text for mark in self.marks if mark.kind == "killed"]
+
+    def in_doubt(self) -> list[Event]:
+        """The events that say that nobody knows what became of a call, to the model or to a person."""
+        return [
+            event
+            for event in self.log
+            if (event.type == ev.TOOL_RESULT and event.error == IN_DOUBT)
+            or (event.type == ev.APPROVAL and event.reason == MAY_HAVE_HAPPENED)
+        ]
+
+    def breaches(self) -> list[str]:
+        """What a provider may refuse of what the model was sent, and what does not replay."""
+        _, filled = with_messages(self.log)
+        sent = [event.messages for event in filled if event.type == ev.GENERATION]
+        found = [breach for messages in sent for breach in check_messages(messages)]
+        return [*dict.fromkeys(found), *verify(self.log)]
+
+    def usage_of_the_conversation(self) -> Usage:
+        """Tokens of the answers that the conversation holds: without those of turns given up and asked again."""
+        return sum((event.usage or Usage() for event in _kept(self.log)), Usage())
+
+
+def collect(
+    directory: Path, run_id: str, processes: Sequence[Ended], at_kills: set[str]
+) -> Evidence:
+    """Read what is there. No process of the run may be alive."""
+    return Evidence(
+        load(directory, run_id),
+        read_journal(directory / JOURNAL),
+        processes,
+        frozenset(at_kills),
+    )
+
+
+def load(directory: Path, run_id: str) -> list[Event]:
+    if not (directory / STORE).exists():
+        return []
+    with SQLiteStore(directory / STORE) as store:
+        return store.load(run_id)
+
+
+def open_calls(log: Sequence[Event]) -> set[str]:
+    """The calls of the batch that is half-finished where the log ends."""
+    batch = replay(log).batch
+    return set() if batch is None else {call.call_id for call in batch.calls}
+
+
+def side_by_side(log: Sequence[Event]) -> set[str]:
+    """The calls that the model asked for together with others."""
+    found: set[str] = set()
+    state = RunState()
+    for event in log:
+        state = evolve(state, event)
+        if event.type == ev.GENERATION and state.batch is not None and len(state.batch.calls) > 1:
+            found |= {call.call_id for call in state.batch.calls}
+    return found
+
+
+def _kept(log: Sequence[Event]) -> Iterator[Event]:
+    """The generations whose message has joined the conversation, or still may."""
+    waiting: Event | None = None
+    state = RunState()
+    for event in log:
+        before, state = state, evolve(state, event)
+        if event.type == ev.GENERATION and state.batch is not None:
+            waiting = event
+        elif event.type == ev.GENERATION and len(state.transcript) > len(before.transcript):
+            yield event
+        elif before.batch is not None and state.batch is None and waiting is not None:
+            if event.type != ev.RUN_START:  # else it was given up
+                yield waiting
+            waiting = None
+    if waiting is not None and state.batch is not None:
+        yield waiting
+
+
+def _asked(mark: Mark) -> Asked:
+    return (mark.tool or "", mark.args or "")

@@ -1,0 +1,108 @@
+"""Having orders obeyed, several at a time, and what came of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from agentor.crashtest.orders import Order, Outcome
+from agentor.engine import strict_json
+from agentor.errors import AgentorError
+
+_SERVER: Final = "agentor.crashtest.fork_server"
+
+
+class CrashtestFailedError(AgentorError):
+    """There is nothing to compare: the agent does not run as it is, or does not run twice in the same way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended."""
+
+    exit: int  # negative: the signal that killed it
+    timed_out: bool
+    outcome: Outcome | None  # None if it was killed
+
+    @property
+    def was_killed(self) -> bool:
+        """At its point, that is; not by the time limit."""
+        return self.exit == -signal.SIGKILL and not self.timed_out
+
+
+class Processes:
+    """Up to `jobs` processes at a time, from any number of threads. A context manager: none is left behind.
+
+    Several crash tests can share one, which saves each of them a second. Its processes have the working directory and
+    the environment of the moment in which they were first needed.
+    """
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self.jobs = jobs or os.cpu_count() or 1
+        self._servers: list[subprocess.Popen[str]] = []
+        self._free: queue.SimpleQueue[subprocess.Popen[str] | None] = queue.SimpleQueue()
+        for _ in range(self.jobs):
+            self._free.put(None)  # not started yet
+
+    def obey(self, order: Order) -> Ended:
+        """Have a process do it; return when it has ended."""
+        with self._server() as server:
+            answer = _asked(server, order.to_json())
+        if not answer:
+            raise CrashtestFailedError("the program that starts the processes has ended")
+        told = strict_json.loads(answer)
+        return Ended(told["exit"], told["timed_out"], Outcome.read(order.outcome))
+
+    @contextlib.contextmanager
+    def _server(self) -> Iterator[subprocess.Popen[str]]:
+        server = self._free.get()
+        if server is None:
+            server = _started()
+            self._servers.append(server)
+        try:
+            yield server
+        finally:
+            self._free.put(server)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        for server in self._servers:
+            server.terminate()
+        for server in self._servers:
+            server.wait()
+            for pipe in (server.stdin, server.stdout):
+                with contextlib.suppress(OSError):
+                    pipe and pipe.close()
+
+
+def _asked(server: subprocess.Popen[str], line: str) -> str:
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with contextlib.suppress(BrokenPipeError):  # then there is no answer either
+        server.stdin.write(f"{line}\n")
+        server.stdin.flush()
+    return server.stdout.readline()
+
+
+def _started() -> subprocess.Popen[str]:
+    # -P: the directory we stand in is no place to look for the standard library in.
+    command = [sys.executable, "-P", "-m", _SERVER]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        start_new_session=True,  # Ctrl-C is ours to pass on
+    )

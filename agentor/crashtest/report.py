@@ -1,0 +1,172 @@
+"""What a crash test found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["safe", "in doubt", "unsafe"]
+
+MEND: Final[Mapping[str | None, str]] = {
+    None: 'declare what a second start would do: effect="read" if it changes nothing, "idempotent" if whoever it calls '
+    'drops a ctx.idempotency_key that it has seen, "transactional" if it writes through ctx.db, "once" with a reconcile '
+    "if it must not be started twice",
+    "idempotent": "let the half-finished batch be settled, not rewound: leave out half_finished='rewind'",
+    "once": "let the half-finished batch be settled, not rewound, and let reconcile(ctx) find what had happened",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A call that was started more often than in the uninterrupted run."""
+
+    tool: str
+    args: str  # as JSON
+    effect: str | None
+    starts: int
+    harmful: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run that was killed, once or more, and resumed. `killed` says where; empty: it lived to its end.
+
+    `problems` make it unsafe; `notes` do not. `paid_again`: tokens of answers that had to be asked for again.
+    """
+
+    killed: tuple[str, ...]
+    status: str  # of the run; "no run": nothing was saved, so there is nothing to lose
+    again: tuple[Again, ...] = ()
+    in_doubt: tuple[str, ...] = ()  # tools whose call may have happened, as the log says itself
+    paid_again: int = 0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.problems:
+            return "unsafe"
+        return "in doubt" if self.in_doubt else "safe"
+
+    @property
+    def name(self) -> str:
+        return ", then ".join(self.killed) or "not killed"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReport:
+    """One tool, over all cases. `starts_most`: of one call, in one case."""
+
+    name: str
+    effect: str | None
+    calls: int  # in the uninterrupted run
+    starts_most: int
+    again_in: int  # cases in which it was started again
+    in_doubt_in: int
+    verdict: Verdict
+
+    @property
+    def mend(self) -> str | None:
+        """What to do about it."""
+        return MEND.get(self.effect) if self.verdict == "unsafe" else None
+
+
+@dataclass(frozen=True)
+class Report:
+    """All of it. `str(report)` is what a failing test shows."""
+
+    target: str
+    agent: str
+    status: str  # of the uninterrupted run
+    answer: str | None
+    usage: Mapping[str, int]
+    tools: tuple[ToolReport, ...]
+    cases: tuple[Case, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def safe(self) -> bool:
+        """No tool would silently run twice, and status, answer, usage and conversation are those of the uninterrupted
+        run. A call of a `once` tool whose outcome is not known, and told as such, is no breach."""
+        return not any(case.problems for case in self.cases)
+
+    @property
+    def in_doubt(self) -> tuple[str, ...]:
+        """The tools that had a call in doubt in some case."""
+        return tuple(dict.fromkeys(tool for case in self.cases for tool in case.in_doubt))
+
+    def assert_safe(self) -> None:
+        """`AssertionError` with all that was found, if it is not safe."""
+        if not self.safe:
+            raise AssertionError(f"{self.target} does not survive every crash\n{self}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "safe": self.safe,
+            "target": self.target,
+            "agent": self.agent,
+            "status": self.status,
+            "answer": self.answer,
+            "usage": dict(self.usage),
+            "in_doubt": list(self.in_doubt),
+            "tools": [{**asdict(tool), "mend": tool.mend} for tool in self.tools],
+            "cases": [{"verdict": case.verdict, **asdict(case)} for case in self.cases],
+            "notes": list(self.notes),
+        }
+
+    def findings(self) -> list[str]:
+        """The problems, each once and with where it was found; then how to mend them."""
+        lines = _each_once((problem, case) for case in self.cases for problem in case.problems)
+        return [*lines, *(f"{tool.name}: {tool.mend}" for tool in self.tools if tool.mend)]
+
+    def remarks(self) -> list[str]:
+        """What is worth knowing and no problem."""
+        return [
+            *_each_once((note, case) for case in self.cases for note in case.notes),
+            *self.notes,
+        ]
+
+    def summary(self) -> str:
+        bad = sum(bool(case.problems) for case in self.cases)
+        doubts = f"; in doubt, and told so: {', '.join(self.in_doubt)}" if self.in_doubt else ""
+        verdict = f"{bad} not safe" if bad else "all safe"
+        return f"{_count(len(self.cases), 'crash', 'crashes')}: {verdict}{doubts}."
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [*(f"- {line}" for line in self.findings()), *self.remarks(), self.summary()]
+        )
+
+
+def tool_reports(
+    effects: Mapping[str, str | None], calls: Mapping[str, int], cases: Sequence[Case]
+) -> tuple[ToolReport, ...]:
+    """The tools over all cases. `calls`: starts in the uninterrupted run."""
+    return tuple(_tool(name, effects[name], calls.get(name, 0), cases) for name in effects)
+
+
+def _tool(name: str, effect: str | None, calls: int, cases: Sequence[Case]) -> ToolReport:
+    again = [each for case in cases for each in case.again if each.tool == name]
+    again_in = sum(any(each.tool == name for each in case.again) for case in cases)
+    doubts = sum(name in case.in_doubt for case in cases)
+    harmful = any(each.harmful for each in again)
+    verdict: Verdict = "unsafe" if harmful else "in doubt" if doubts else "safe"
+    starts = max([min(calls, 1), *(each.starts for each in again)])
+    return ToolReport(name, effect, calls, starts, again_in, doubts, verdict)
+
+
+def _each_once(told: Iterable[tuple[str, Case]]) -> list[str]:
+    names_of: dict[str, list[str]] = {}
+    for text, case in told:
+        names_of.setdefault(text, []).append(case.name)
+    return [f"{text}\n    killed {_some(names)}" for text, names in names_of.items()]
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return "; ".join(names[:most]) + more
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

@@ -1,0 +1,178 @@
+"""Agents that pay, well and badly. The payment service is a file, which survives the process as a service would.
+
+Each agent is made when it is asked for: many processes load this module, and want one of them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agentor import Agentor, DidNotHappen, FileStore, Happened, RunContext, function_tool
+from agentor.testing import ScriptedModel, calls, says
+
+SERVICE = Path(os.environ.get("AGENTOR_CRASHTEST_DIR", "."))
+
+
+def payments() -> list[str]:
+    ledger = SERVICE / "payments.txt"
+    return ledger.read_text().split("\n")[:-1] if ledger.exists() else []
+
+
+def send(amount: int, key: str | None) -> str:
+    with (SERVICE / "payments.txt").open("a") as ledger:
+        ledger.write(f"{key} {amount}\n")
+    return f"paid {amount}"
+
+
+def look_up(ctx: RunContext):
+    paid = [line for line in payments() if line.startswith(f"{ctx.idempotency_key} ")]
+    return Happened("it was paid") if paid else DidNotHappen()
+
+
+def pay(ctx: RunContext, amount: int) -> str:
+    """Pay an amount."""
+    return send(amount, ctx.idempotency_key)
+
+
+def pay_new_keys_only(ctx: RunContext, amount: int) -> str:
+    """Pay an amount, unless its key is known."""
+    known = any(line.startswith(f"{ctx.idempotency_key} ") for line in payments())
+    return f"paid {amount}" if known else send(amount, ctx.idempotency_key)
+
+
+def model(*replies: object) -> ScriptedModel:
+    """Its list is used up in one process: it works only because nobody asks it after the first run."""
+    asked = Path(os.environ.get("AGENTOR_CRASHTEST_DIR", ".")) / "model_was_asked"
+
+    def noted(reply: object):
+        def answer(messages: object) -> object:
+            asked.touch()
+            return reply
+
+        return answer
+
+    return ScriptedModel([noted(reply) for reply in replies])
+
+
+PAYS_ONCE = (calls(("pay", {"amount": 5})), says("Paid."))
+
+
+def shop(tool: object, **settings: object) -> Agentor:
+    return Agentor("Shop", model=model(*PAYS_ONCE), tools=[tool], **settings)  # type: ignore[arg-type]
+
+
+# Several calls at once, of functions of each kind ---------------------------------------------------------------------
+
+
+@function_tool(effect="read")
+async def search(query: str) -> str:
+    """Search."""
+    return f"three hits for {query}"
+
+
+@function_tool(effect="read")
+def now() -> float:
+    """The time, which is another one each time."""
+    return time.time()
+
+
+@function_tool(effect="transactional")
+def note(ctx: RunContext, text: str) -> str:
+    """Write a note."""
+    ctx.db.execute("CREATE TABLE IF NOT EXISTS note (text TEXT)")
+    ctx.db.execute("INSERT INTO note VALUES (?)", (text,))
+    return "noted"
+
+
+# What is wrong otherwise ------------------------------------------------------------------------------------------
+
+CART: list[str] = []
+
+
+@function_tool(effect="idempotent")
+def put(item: str) -> str:
+    """Put something into the cart, which is a list in memory."""
+    CART.append(item)
+    return "put"
+
+
+@function_tool(effect="read")
+def cart() -> list[str]:
+    """What is in the cart."""
+    return CART
+
+
+def exits() -> None:
+    """End the process."""
+    os._exit(7)
+
+
+def waits() -> None:
+    """Never come back."""
+    (SERVICE / "pid").write_text(str(os.getpid()))
+    threading.Event().wait()
+
+
+def busy_agent() -> Agentor:
+    asked = (
+        calls(("search", {"query": "tea"}), ("note", {"text": "tea"}), ("pay", {"amount": 5})),
+        calls(("now", {})),
+        says("All done."),
+    )
+    paying = function_tool(pay, effect="once", reconcile=look_up)
+    return Agentor(
+        "Busy",
+        instructions="Be quick.",
+        model=model(*asked),
+        tools=[search, note, now, paying],
+        store=str(SERVICE / "own.db"),
+    )
+
+
+def forgetful_agent() -> Agentor:
+    asked = (calls(("put", {"item": "tea"})), calls(("cart", {})), says("Tea."))
+    return Agentor("Forgetful", model=model(*asked), tools=[put, cart])
+
+
+def calling(function: Callable[[], None]) -> Agentor:
+    """An agent that does nothing but call one function."""
+    replies = calls((function.__name__, {})), "Done."
+    return Agentor("Calling", model=model(*replies), tools=[function])
+
+
+AGENTS: dict[str, Callable[[], Agentor]] = {
+    "undeclared": lambda: shop(pay),
+    "reading": lambda: shop(function_tool(pay, effect="read")),
+    "idempotent": lambda: shop(
+        function_tool(pay_new_keys_only, name_override="pay", effect="idempotent"),
+        store=FileStore(SERVICE / "own"),
+    ),
+    "reconciled": lambda: shop(function_tool(pay, effect="once", reconcile=look_up)),
+    "blind": lambda: shop(function_tool(pay, effect="once")),
+    "lying": lambda: shop(function_tool(pay, effect="once", reconcile=lambda ctx: DidNotHappen())),
+    "parking": lambda: shop(function_tool(pay, effect="once", on_doubt="park")),
+    "approving": lambda: shop(function_tool(pay, effect="once", needs_approval=True)),
+    "rewinding": lambda: shop(function_tool(pay, effect="idempotent"), half_finished="rewind"),
+    "steady": lambda: Agentor(
+        "Steady",
+        model=ScriptedModel.by_turn(PAYS_ONCE),
+        tools=[function_tool(pay, effect="read")],
+    ),
+    "busy": busy_agent,
+    "forgetful": forgetful_agent,
+    "quitting": lambda: calling(exits),
+    "waiting": lambda: calling(waits),
+    "failing": lambda: Agentor("Failing", model=model(ConnectionError("the provider is down"))),
+    "chatting": lambda: Agentor("Chatting", model=model("Hello.")),
+    "fickle": lambda: Agentor("Fickle", model=ScriptedModel(lambda messages: str(time.time()))),
+}
+
+
+def __getattr__(name: str) -> Agentor:
+    if name not in AGENTS:
+        raise AttributeError(name)
+    return AGENTS[name]()

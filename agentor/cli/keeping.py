@@ -14,7 +14,7 @@ from rich.text import Text
 
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
-from agentor.cli.overview import overview_of
+from agentor.cli.overview import STATUSES, overview_of
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
 from agentor.engine import clock
@@ -62,9 +62,10 @@ _yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option(
     "--status",
     "statuses",
+    type=click.Choice(STATUSES),
     metavar="STATUS",
     multiple=True,
-    help="Only runs of this status; repeatable.  [default: every run that has ended]",
+    help=f"Only runs of this status: {', '.join(STATUSES)}. Repeatable.  [default: every run that has ended]",
 )
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Not the newest N of them.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
@@ -86,6 +87,8 @@ def prune(
     Unfinished and paused runs are spared unless --status names them, and so are runs that somebody works on. Forks of a
     deleted run keep all they have.
     """
+    if older_than is None and not statuses and keep is None:
+        raise ConfigError("which runs? say --older-than AGE, --status STATUS or --keep N")
     chosen: dict[str, Any] = {"older_than": older_than, "status": statuses or None, "keep": keep}
     with existing_store(store_path) as store:
         deletes = _deleting(store)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from agentor.cli.plain import one_line
+from agentor.cli.wording import in_words
 from agentor.errors import AgentorError, ConfigError
 
 _DEBUG = "agentor.debug"
@@ -22,9 +23,7 @@ class Failure(click.ClickException):
     """An error as one line on standard error, whatever text it quotes."""
 
     def __init__(self, error: BaseException) -> None:
-        text = str(error) if isinstance(error, AgentorError) else f"{type(error).__name__}: {error}"
-        notes = getattr(error, "__notes__", [])
-        super().__init__(one_line(". ".join([text.removesuffix("."), *notes]), 2000))
+        super().__init__(one_line(in_words(error), 2000))
 
 
 class WrongUsage(Failure):

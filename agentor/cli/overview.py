@@ -15,6 +15,10 @@ from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import LogCorruptError
 
 DAMAGED = "damaged"
+STATUSES = (
+    *("completed", "max_turns", "failed", "paused", "cancelled", "budget", "deadline", "parked"),
+    UNFINISHED,
+)
 
 
 @runtime_checkable

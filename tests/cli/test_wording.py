@@ -1,0 +1,102 @@
+"""What the command line says when something is wrong: in its own words, with what to do next."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from stored_runs import BODIES, Program, write
+
+from agentor.cli.overview import STATUSES
+from agentor.engine.store import FileStore, SQLiteStore
+from agentor.engine.store.owner import owner_id
+
+PYTHON = re.compile(r"\b\w+=|\b[a-z_.]+\(|\b(True|False|None)\b|\bstore\.|older_than|run_id")
+
+WRONG = {
+    "show nobody": 1,
+    "verify nobody": 1,
+    "tail nobody": 1,
+    "resume app.py:agent nobody": 1,
+    "resume app.py:agent nobody --plan": 1,
+    "fork app.py:agent nobody hi": 1,
+    "approve nobody c1": 1,
+    "approve finished c1": 1,
+    "reject nobody c1 --reason no": 1,
+    "reject finished c1 --reason no": 1,
+    "settle nobody c1 --result 1": 1,
+    "cancel nobody": 1,
+    "cancel finished": 1,
+    "delete nobody": 1,
+    "delete killed": 2,
+    "prune": 2,
+    "prune --status done": 2,
+    "prune --older-than yesterday": 2,
+    "prune --keep -1": 2,
+    "export out.db --run nobody": 1,
+    "export out --jsonl --run nobody": 1,
+    "import nowhere": 2,
+    "fork app.py:agent finished --at 99": 2,
+    "fork app.py:agent finished --id killed": 1,
+    "fork app.py:agent finished --id ..": 2,
+    "resume app.py:unlucky killed": 1,
+    "fork app.py:unlucky killed": 1,
+    "enqueue app.py:agent hi --id killed": 1,
+    "enqueue app.py:agent hi --id a/b": 2,
+    "resume app.py:agent busy": 1,
+    "fork app.py:agent busy --id busy": 1,
+    "cancel busy": 0,
+    "approve busy c1": 1,
+    "delete busy --yes": 1,
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_no_error_speaks_python(program: Program, stored: str, words: str) -> None:
+    write(stored, "busy", BODIES[:4])
+    with FileStore(stored) if stored.endswith("/") else SQLiteStore(stored) as store:
+        store.acquire("busy", owner_id(), 1000.0)
+        result = program(*words.split(), "--store", stored)
+    assert result.exit_code == WRONG[words]
+    assert result.stderr or result.exit_code == 0
+    told = re.sub(r"(?m)^(Usage|Try) .*$", "", result.stderr).replace(stored, "")
+    assert not PYTHON.search(told), told
+    assert not re.search(r"\.\.|\. ?:|: ?\.", told.replace("'..'", "")), told
+
+
+def test_a_run_that_failed_is_told_with_the_command_that_goes_on_with_it(
+    program: Program, stored: str
+) -> None:
+    result = program("resume", "app.py:unlucky", "killed", "--store", stored)
+    assert result.stderr.rstrip().endswith("`agentor resume APP killed` goes on.")
+
+
+def test_a_status_that_there_is_not_is_refused_with_those_that_there_are(
+    program: Program, stored: str
+) -> None:
+    result = program("prune", "--status", "done", "--dry-run", "--store", stored)
+    assert result.exit_code == 2
+    assert all(repr(status) in result.stderr for status in STATUSES)
+
+
+def test_every_status_that_a_run_can_have_can_be_named(program: Program, store_path: str) -> None:
+    for status in STATUSES[:-1]:
+        write(store_path, status, [*BODIES[:-1], {"type": "run_end", "status": status}])
+    for status in STATUSES[:-1]:
+        words = ("prune", "--status", status, "--yes", "--json", "--store", store_path)
+        assert f'"{status}"' in program(*words).stdout
+
+
+def test_the_statuses_are_those_that_the_documentation_tells() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reading-a-run.md"
+    table = page.read_text().partition("## How a run ends")[2].partition("\n\nOnly")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    told = [status for row in rows for status in re.findall(r"`(\w+)`", row)]
+    assert sorted(told) == sorted(set(STATUSES) - {"status", "unfinished"} | {"status"})
+
+
+def test_prune_without_a_criterion_names_the_options(program: Program, stored: str) -> None:
+    result = program("prune", "--store", stored)
+    assert result.exit_code == 2
+    assert all(option in result.stderr for option in ("--older-than", "--status", "--keep"))

@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint fuzz bench clean
+.PHONY: help demo test quick lint coverage mutants fuzz bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,16 @@ lint: $(INSTALLED) ## format, lint and types only
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m mypy
 
+coverage: $(INSTALLED) ## every branch of the pure core, by the core's own tests; fails under 100 %
+	@$(BIN)/python -m coverage run -m pytest tests/core -p no:xdist -m "not slow"
+	@$(BIN)/python -m coverage report
+
+mutants: $(INSTALLED) ## small faults in replay, decide, request and lease; fails if tests notice under 90 %
+	@$(BIN)/python -m pip install --quiet --group mutants
+	@rm -rf mutants
+	@$(BIN)/python -m mutmut run --max-children 2
+	@$(BIN)/python -m tests.mutation_score mutants
+
 fuzz: $(INSTALLED) ## play simulated worlds for MINUTES=5, then the canaries and the faulty disk
 	@$(BIN)/python -m fuzz --minutes $(or $(MINUTES),5)
 	@$(BIN)/python -m fuzz --canary
@@ -37,7 +47,7 @@ bench: $(INSTALLED) ## agentor beside its peers on this machine: a table, docs/b
 	@$(BIN)/python -m bench
 
 clean: ## remove the environment, caches and builds
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage dist build mutants
 	find agentor tests fuzz -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pip is upgraded first: `--group` needs pip 25.1, and older Pythons bring an older one.

@@ -187,3 +187,58 @@ def test_an_assistant_message_with_nothing_in_it_is_not_sent(content: Any) -> No
 def test_equal_digests_mean_equal_conversations(two: list[list[dict[str, Any]]]) -> None:
     one, other = (Transcript(messages) for messages in two)
     assert (one.digest() == other.digest()) == (one == other)
+
+
+def test_each_server_gets_back_what_it_sent_and_nothing_of_another() -> None:
+    def spoken(transcript: Transcript, source: str) -> Transcript:
+        call = {**raw_call("x", "f", "{}"), "thought_signature": source}
+        event = Event("generation", calls=[call], provider_fields={"reasoning": source})
+        calls = read_calls(event, transcript)
+        answers = [tool_message(call, "ok") for call in calls]
+        return transcript.with_group(assistant_message(event, calls), answers, source)
+
+    first = spoken(Transcript([USER]), "one")
+    both = spoken(first, "two")
+    for source in ("one", "two", None):
+        own = [m for m in build_request(both, source) if "reasoning" in m]
+        assert [m["reasoning"] for m in own] == ([source] if source else [])
+        signed = [m for m in build_request(both, source) if "thought_signature" in str(m)]
+        assert signed == own
+    assert build_request(first, "two") == build_request(both, "two")[:3]
+    assert build_request(spoken(first, "two"), "two") == build_request(both, "two")
+    plain = Transcript(build_request(both, None))
+    assert build_request(plain, "one") == build_request(both, None)
+
+
+def test_an_older_view_that_grows_keeps_the_servers_of_its_own_messages() -> None:
+    event = Event("generation", text="hm", provider_fields={"reasoning": "r"})
+    told = assistant_message(event, ())
+    older = Transcript([USER]).with_group(told, (), "one")
+    older.with_group(told, (), "two")  # the tip moves on
+    branch = older.extended(len(older), [USER])
+    assert build_request(branch, "one") == [USER, told, USER]
+    assert "reasoning" not in str(build_request(branch, "two"))
+
+
+def test_an_id_of_ours_is_one_that_nobody_else_has() -> None:
+    taken = [
+        {"role": "assistant", "content": "", "tool_calls": [raw_call("call_2_0", "f", "{}")]},
+        {"role": "tool", "tool_call_id": "call_2_0", "content": "1"},
+    ]
+    transcript = Transcript(taken)
+    event = Event("generation", calls=[raw_call("", "f", "{}"), raw_call("call_2_0_", "f", "{}")])
+    assert [call.call_id for call in read_calls(event, transcript)] == ["call_2_0_", "call_2_1"]
+    assert [call.received_id for call in read_calls(event, transcript)] == ["", "call_2_0_"]
+
+
+@given(ANY_MESSAGES)
+def test_a_conversation_has_a_system_message_or_none_in_front(messages: list[Any]) -> None:
+    transcript = Transcript(messages)
+    roles = [message["role"] for message in transcript]
+    assert transcript.has_system == bool({"system", "developer"} & set(roles[:1]))
+    assert not {"system", "developer"} & set(roles[1:])
+
+
+def test_a_name_that_is_no_text_is_left_out() -> None:
+    for name, kept in (("Ada", {"name": "Ada"}), (7, {}), (["Ada"], {})):
+        assert build_request(Transcript([{**USER, "name": name}])) == [{**USER, **kept}]

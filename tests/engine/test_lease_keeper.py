@@ -29,6 +29,7 @@ class Book:
         self.owners: list[str] = []
         self.released: list[Lease] = []
         self.fault: Exception | None = None
+        self.let_go_of = threading.Event()  # a lease was released
 
     def _note(self, verb: str) -> None:
         self.asked.append((verb, self._time.monotonic() - self._began))
@@ -48,6 +49,7 @@ class Book:
     def release(self, lease: Lease) -> None:
         self._note("release")
         self.released.append(lease)
+        self.let_go_of.set()
 
 
 @pytest.fixture
@@ -310,3 +312,38 @@ async def test_whoever_leaves_while_a_lease_is_asked_for_leaves_none_behind(
     assert acquiring.cancelled()
     assert keeper.lease is None
     assert [lease.owner for lease in store.released] == store.owners
+
+
+async def test_a_lease_is_held_for_a_thread_that_cannot_be_stopped(
+    time: TestClock, book: Book
+) -> None:
+    may_end = threading.Event()
+    thread = threading.Thread(target=may_end.wait, args=(60,))
+    thread.start()
+    keeper = Keeper(book, "r")
+    await keeper.acquire()
+    lease = keeper.lease
+    assert lease is not None
+    keeper.hold_for([thread])
+    assert (keeper.lease, book.released) == (None, [])
+    await keeper.release()
+    await keeper.ensure()
+    assert book.released == []
+    may_end.set()
+    assert book.let_go_of.wait(60)
+    assert [(held.run_id, held.owner) for held in book.released] == [("r", lease.owner)]
+
+
+async def test_what_is_lost_or_was_never_held_is_held_for_nobody(
+    time: TestClock, book: Book
+) -> None:
+    keeper = Keeper(book, "r")
+    keeper.hold_for([])
+    await keeper.acquire()
+    time.stand_still(54)
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+    keeper.hold_for([])
+    Keeper(ThreeMethods(), "r").hold_for([])
+    assert keeper.lease is not None
+    assert [verb for verb, _ in book.asked] == ["acquire"]

@@ -129,8 +129,8 @@ def resumption(state: RunState, max_turns: int, settles: bool = False) -> Reopen
 def snap(states: list[RunState], at: int) -> int:
     """The last seq <= `at` where a fork may begin: no batch is half-finished there.
 
-    `states[i]` is the state after i events; seq 0 is before the first.
+    `states[i]` is the state after i events; seq 0 is before the first, where nothing is open.
     """
-    while at > 0 and states[at].batch is not None:
+    while states[at].batch is not None:
         at -= 1
     return at

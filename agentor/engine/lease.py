@@ -116,8 +116,6 @@ class Keeper:
         finally:
             out_of_time.cancel()
             renewing.cancel()  # what its thread still does changes nothing here
-        if not renewing.done():
-            self.lost = LeaseLostError(self.run_id)
 
     async def _renew(self, store: Leases, lease: Lease) -> None:
         sent = clock.monotonic()

@@ -203,7 +203,10 @@ def test_verify_names_what_it_skips() -> None:
     writer.add("tool_result", name="x", call_id="nobody", result="y")
     assert [problem.split(":")[0] for problem in verify(writer.events)] == ["seq 2", "seq 3"]
     assert replay(writer.events).unknown == 1
-    assert "no run_start" in verify([Event("fork", forked_from="x")])[0]
+    unknown = ["there is no run_start, so the conversation is not known"]
+    assert verify([Event("fork", forked_from="x")]) == unknown
+    assert verify([Event("generation", messages=OPENING, text="hi")]) == []  # it is known
+    assert verify([Event("run_start", messages=[])]) == []
 
 
 @pytest.mark.parametrize(

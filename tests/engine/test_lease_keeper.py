@@ -26,6 +26,7 @@ class Book:
     def __init__(self, time: TestClock) -> None:
         self._time, self._began = time, time.monotonic()
         self.asked: list[tuple[str, float]] = []
+        self.threads: list[threading.Thread] = []
         self.owners: list[str] = []
         self.released: list[Lease] = []
         self.fault: Exception | None = None
@@ -33,6 +34,7 @@ class Book:
 
     def _note(self, verb: str) -> None:
         self.asked.append((verb, self._time.monotonic() - self._began))
+        self.threads.append(threading.current_thread())
         if self.fault is not None:
             raise self.fault
 
@@ -159,16 +161,18 @@ async def test_a_lease_is_renewed_at_each_third_of_its_time_and_trusted_anew(
     await stop(keeping)
 
 
+@pytest.mark.parametrize("ttl_s", [60.0, 1.5])
 async def test_a_renewal_that_fails_is_tried_again_and_the_trust_ends_when_it_would(
-    time: TestClock, book: Book, caplog: pytest.LogCaptureFixture
+    time: TestClock, book: Book, caplog: pytest.LogCaptureFixture, ttl_s: float
 ) -> None:
+    book.lease_ttl_s = ttl_s
     keeper, keeping = await held(book)
     book.fault = StoreError("disk full")
-    await time.move(53.9)
-    assert book.asked[1:] == [("renew", 20), ("renew", 40)]
+    await time.move(0.89 * ttl_s)
+    assert book.asked[1:] == [("renew", ttl_s / 3), ("renew", ttl_s * 2 / 3)]
     assert caplog.messages == ["run r: its lease was not renewed (disk full)"] * 2
     assert not keeping.done()
-    await time.move(0.1)
+    await time.move(0.02 * ttl_s)
     assert keeping.done()
     assert isinstance(keeper.lost, LeaseLostError)
     assert keeper.lost.run_id == "r"
@@ -229,20 +233,38 @@ class Hanging(Book):
         return super().renew(lease)
 
 
-async def test_a_renewal_that_hangs_ends_the_trust_when_it_ends(time: TestClock) -> None:
+@pytest.mark.parametrize("ttl_s", [60.0, 1.5])
+async def test_a_renewal_that_hangs_ends_the_trust_when_it_ends(
+    time: TestClock, ttl_s: float
+) -> None:
     store = Hanging(time)
+    store.lease_ttl_s = ttl_s
     keeper, keeping = await held(store)
     try:
-        await time.move(20)
+        await time.move(ttl_s / 3)
         await store.renewing.wait()
-        await time.move(33.9)
+        await time.move(0.89 * ttl_s - ttl_s / 3)
         assert not keeping.done()
-        await time.move(0.1)
+        await time.move(0.02 * ttl_s)
         assert keeping.done()
         assert isinstance(keeper.lost, LeaseLostError)
         assert keeper.lost.run_id == "r"
     finally:
         store.let_go.set()
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_only_a_store_that_blocks_is_asked_in_a_thread_of_its_own(
+    time: TestClock, book: Book, blocking: bool
+) -> None:
+    book.blocking = blocking
+    keeper = Keeper(book, "r")
+    await keeper.acquire()
+    assert keeper.lease is not None
+    await keeper._renew(book, keeper.lease)
+    await keeper.release()
+    assert [verb for verb, _ in book.asked] == ["acquire", "renew", "release"]
+    assert [thread is threading.main_thread() for thread in book.threads] == [not blocking] * 3
 
 
 async def test_a_lease_is_let_go_once_and_not_taken_again(time: TestClock, book: Book) -> None:

@@ -125,6 +125,26 @@ def test_the_messages_of_each_generation_are_filled_in_as_they_were_sent(log: li
     for before, event in zip(states_of(log), filled, strict=False):
         if event.type == "generation":
             assert event.messages == before.messages
+    others = [(e, f) for e, f in zip(log, filled, strict=True) if e.type != "generation"]
+    assert all(event is left_alone for event, left_alone in others)
+
+
+def test_what_a_generation_was_sent_depends_on_the_server_it_was_sent_to() -> None:
+    writer = Writer()
+    writer.start(OPENING)
+    for source in ("one", "two", "one"):
+        call = {**raw_call("", "f", "{}"), "signature": source}
+        writer.add("generation", calls=[call], source=source)
+        writer.add("tool_result", call_id="", result="ok")
+    _, filled = with_messages(writer.events)
+    sent = [event.messages for event in filled if event.type == "generation"]
+    signed = [
+        [c["signature"] for m in ms for c in m.get("tool_calls", ()) if "signature" in c]
+        for ms in sent
+    ]
+    assert signed == [[], [], ["one"]]
+    own = [event for event in old_log() if event.type == "generation"]
+    assert [e for e in with_messages(old_log())[1] if e.type == "generation"] == own
 
 
 def test_a_log_of_the_first_version_replays_at_every_prefix() -> None:

@@ -21,7 +21,7 @@ from agentor.crashtest.junit import to_junit
 from agentor.crashtest.report import Case, Report, ToolReport
 from agentor.errors import ConfigError
 
-_STYLES = {"safe": "green", "in doubt": "yellow", "unsafe": "red"}
+_STYLES = {"safe": "green", "in doubt": "yellow", "unsafe": "red", "not called": "dim"}
 _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
 
 

@@ -79,4 +79,5 @@ def _run_or_resume(agent: Agentor, order: Order) -> None:
     if order.process == 1:
         agent.run(order.input, run_id=order.run_id, tracing=False)
     else:
-        agent.resume(order.run_id, tracing=False)
+        # The lease of the one that was killed is free at once only where the system tells of dead processes.
+        agent.resume(order.run_id, tracing=False, wait=order.timeout_s)

@@ -81,12 +81,12 @@ def crashtest(
         pool = stack.enter_context(_pool(found.jobs))
         if processes is None:  # last: broken off, they are ended before anybody waits for them
             stack.enter_context(found)
-        test = _Test(directory, target, messages, live, timeout_s, found, pool, progress)
-        return test.report(kills, only)
+        campaign = _Campaign(directory, target, messages, live, timeout_s, found, pool, progress)
+        return campaign.report(kills, only)
 
 
 @dataclass
-class _Test:
+class _Campaign:
     directory: Path
     target: str
     input: Any
@@ -103,7 +103,7 @@ class _Test:
         reference = self._reference(first, outcome)
         runs = self._killed_once(reference) if only is None else self._killed_at(only)
         if kills == 2:
-            runs += self._killed_twice(reference, runs)
+            runs += self._killed_twice(runs)
         cases = tuple(reference.judge(evidence) for evidence in runs)
         calls = Counter(mark.tool or "" for mark in first.marks if mark.kind == "start")
         return Report(
@@ -137,7 +137,7 @@ class _Test:
         second = self._play("second")
         _raise_failure(second.processes[0], self.timeout_s, self.target)
         differing = varying(first, second)
-        reference = Reference(first, outcome.effects, self.timeout_s, differing)
+        reference = Reference(first, outcome.effects, self.timeout_s, differing, self.live)
         if problems := reference.judge(second).problems:
             raise CrashtestFailedError(
                 "two runs differ without any crash, so there is nothing to compare: "
@@ -155,20 +155,21 @@ class _Test:
         while commits < _MOST_COMMITS:  # until one lives to its end
             commits += 1
             (probe,) = self._play_all([[Point("before commit", commits)]])
+            runs.append(probe)
             if not probe.kills():
                 break
-            runs += [probe, *self._play_all([[Point("after commit", commits)]])]
-        return [run for run in runs if run.kills()]
+            runs += self._play_all([[Point("after commit", commits)]])
+        return [run for run in runs if not run.escaped(1)]
 
     def _killed_at(self, point: Point) -> list[Evidence]:
         (run,) = self._play_all([[point]])
-        if not run.kills():
+        if run.escaped(1):
             raise ConfigError(f"the run never came to {str(point)!r}: it has fewer of them")
         return [run]
 
-    def _killed_twice(self, reference: Reference, runs: Sequence[Evidence]) -> list[Evidence]:
+    def _killed_twice(self, runs: Sequence[Evidence]) -> list[Evidence]:
         plans = [[first, second] for first, run in _by_point(runs) for second in _points(run, 2)]
-        return [run for run in self._play_all(plans) if len(run.kills()) == 2]
+        return [run for run in self._play_all(plans) if not run.escaped(2)]
 
     def _play_all(self, plans: Sequence[Sequence[Point]]) -> list[Evidence]:
         self.expected += len(plans)
@@ -188,7 +189,7 @@ class _Test:
     def _play(self, name: str, points: Sequence[Point] = ()) -> Evidence:
         """One run, killed at each of the points in turn, and resumed after each."""
         directory = self.directory / name
-        directory.mkdir()
+        directory.mkdir(mode=0o700)
         run_id, ended, unanswered = new_run_id(), list[Ended](), set[str]()
         for process, point in enumerate([*points, None], 1):
             ended.append(self.processes.obey(self._order(directory, run_id, process, point)))
@@ -227,8 +228,8 @@ def _points(run: Evidence, process: int) -> Iterator[Point]:
 
 def _by_point(runs: Iterable[Evidence]) -> Iterator[tuple[Point, Evidence]]:
     for run in runs:
-        (killed,) = run.kills()
-        yield _read_point(killed), run
+        for killed in run.kills():
+            yield _read_point(killed), run
 
 
 def _notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[str]:
@@ -291,7 +292,7 @@ def _directory(keep: str | os.PathLike[str] | None) -> Iterator[Path]:
             yield Path(name)
         return
     directory = Path(keep)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise ConfigError(f"{str(keep)!r} is not empty; name a new directory")
     yield directory.resolve()

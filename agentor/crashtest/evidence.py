@@ -55,6 +55,11 @@ class Evidence:
     def kills(self) -> list[str]:
         return [mark.text for mark in self.marks if mark.kind == "killed"]
 
+    def escaped(self, planned: int) -> bool:
+        """Whether it came to a good end before it could be killed as often as was planned."""
+        last = self.processes[-1]
+        return len(self.kills()) < planned and failure(last) is None
+
     def in_doubt(self) -> list[Event]:
         """The events that say that nobody knows what became of a call, to the model or to a person."""
         return [
@@ -74,6 +79,17 @@ class Evidence:
     def usage_of_the_conversation(self) -> Usage:
         """Tokens of the answers that the conversation holds: without those of turns given up and asked again."""
         return sum((event.usage or Usage() for event in _kept(self.log)), Usage())
+
+
+def failure(ended: Ended, timeout_s: float = 0.0) -> str | None:
+    """Why a process that nobody killed did not do what it should; None if it did."""
+    if ended.timed_out:
+        return f"the process did not end within {timeout_s:g} s"
+    if ended.outcome is None:
+        return f"the process ended with exit code {ended.exit} by itself"
+    if ended.outcome.ending in ("ended", "no run"):
+        return None
+    return f"it failed: {ended.outcome.error}"
 
 
 def collect(

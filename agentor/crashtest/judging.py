@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from agentor.crashtest.evidence import Asked, Evidence
-from agentor.crashtest.processes import Ended
+from agentor.crashtest.evidence import Asked, Evidence, failure
 from agentor.crashtest.report import Again, Case
 from agentor.engine.events import Message
 
@@ -22,6 +21,7 @@ class Reference:
     effects: Mapping[str, str | None]  # by tool
     timeout_s: float
     varying: frozenset[str] = frozenset()  # calls that are answered differently each time
+    live: bool = False  # the model sees what differs, and may answer to it
 
     @cached_property
     def breaches(self) -> frozenset[str]:
@@ -34,8 +34,13 @@ class Reference:
     def judge(self, case: Evidence) -> Case:
         """What is to be said of a run that was killed and resumed."""
         killed, last = tuple(case.kills()), case.processes[-1]
-        if failure := _failure(last, self.timeout_s):
-            return Case(killed, "failed", self._again(case), problems=(failure,))
+        if reason := failure(last, self.timeout_s):
+            return Case(
+                killed,
+                "failed",
+                self._again(case),
+                problems=(f"resumed, {reason}" if killed else reason,),
+            )
         if not case.log:
             return self._nothing_saved(case, killed)
         doubts = tuple(dict.fromkeys(event.name or "" for event in case.in_doubt()))
@@ -43,8 +48,8 @@ class Reference:
         problems = [_harm(each) for each in again if each.harmful]
         problems += self._damage(case)
         differences, notes = self._differences(case)
-        if doubts:  # an honest "not known" leads elsewhere, and is told as such
-            notes, differences = notes + differences, []
+        if doubts and (self.live or case.state.status == "paused"):
+            notes, differences = notes + differences, []  # they follow from an honest "not known"
         return Case(
             killed,
             case.state.status or "unfinished",
@@ -139,17 +144,6 @@ def varying(one: Evidence, other: Evidence) -> frozenset[str]:
         for before, after in pairs
         if before != after and before.get("tool_call_id") == after.get("tool_call_id") is not None
     )
-
-
-def _failure(last: Ended, timeout_s: float) -> str | None:
-    """Why the last process did not do what it should; None if it did."""
-    if last.timed_out:
-        return f"the resume did not end within {timeout_s:g} s"
-    if last.outcome is None:
-        return f"the process of the resume ended with exit code {last.exit}"
-    if last.outcome.ending in ("ended", "no run"):
-        return None
-    return f"the resume failed: {last.outcome.error}"
 
 
 def _harm(again: Again) -> str:

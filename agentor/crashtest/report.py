@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 Verdict: TypeAlias = Literal["safe", "in doubt", "unsafe"]
+ToolVerdict: TypeAlias = Verdict | Literal["not called"]
 
 MEND: Final[Mapping[str | None, str]] = {
     None: 'declare what a second start would do: effect="read" if it changes nothing, "idempotent" if whoever it calls '
@@ -64,7 +65,7 @@ class ToolReport:
     starts_most: int
     again_in: int  # cases in which it was started again
     in_doubt_in: int
-    verdict: Verdict
+    verdict: ToolVerdict
 
     @property
     def mend(self) -> str | None:
@@ -151,9 +152,18 @@ def _tool(name: str, effect: str | None, calls: int, cases: Sequence[Case]) -> T
     again_in = sum(any(each.tool == name for each in case.again) for case in cases)
     doubts = sum(name in case.in_doubt for case in cases)
     harmful = any(each.harmful for each in again)
-    verdict: Verdict = "unsafe" if harmful else "in doubt" if doubts else "safe"
     starts = max([min(calls, 1), *(each.starts for each in again)])
+    verdict: ToolVerdict = "safe" if starts else "not called"
+    if harmful or doubts:
+        verdict = "unsafe" if harmful else "in doubt"
     return ToolReport(name, effect, calls, starts, again_in, doubts, verdict)
+
+
+def _settled_by(tool: str) -> str:
+    return (
+        f"{tool}: where nobody knows what became of a call, the model or a person is told so; a reconcile(ctx) that can "
+        "find out would settle it"
+    )
 
 
 def _each_once(told: Iterable[tuple[str, Case]]) -> list[str]:

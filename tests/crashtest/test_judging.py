@@ -1,0 +1,217 @@
+"""The alarm rings: whatever a crash could have spoilt is found in what a run leaves behind, without any process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from agentor import MemoryStore
+from agentor.crashtest.evidence import Evidence, open_calls, side_by_side
+from agentor.crashtest.journal import Mark
+from agentor.crashtest.judging import Reference, varying
+from agentor.crashtest.orders import Outcome
+from agentor.crashtest.processes import Ended
+from agentor.crashtest.report import Case
+from agentor.engine.events import Event, Usage
+from agentor.engine.replay import replay
+from tests.core.logs import logs
+from tests.engine.agents import ANSWER, agent
+
+WELL = Ended(0, False, Outcome("ended"))
+KILLED = Ended(-9, False, None)
+STORE = MemoryStore()
+agent(STORE).run("What is the weather?", run_id="r")
+LOG = STORE.load("r")
+
+
+def mark(kind: str, tool: str = "get_weather", key: str = "k", **facts: Any) -> Mark:
+    return Mark(1, kind, 1, tool=tool, key=key, args="{}", **facts)  # type: ignore[arg-type]
+
+
+MARKS = (mark("start"), mark("return"))
+CRASH = Mark(1, "killed", 3, text="before commit 3 (tool_result get_weather)")
+
+
+def evidence(
+    log: Sequence[Event] = LOG,
+    marks: Sequence[Mark] = MARKS,
+    processes: Sequence[Ended] = (KILLED, WELL),
+    **more: Any,
+) -> Evidence:
+    return Evidence(log, (*marks, CRASH), processes, **more)
+
+
+def judged(case: Evidence, effect: str | None = "read", **more: Any) -> Case:
+    first = Evidence(LOG, MARKS, [WELL])
+    return Reference(first, {"get_weather": effect}, 60.0, **more).judge(case)
+
+
+def changed(change: Callable[[Event], Event]) -> list[Event]:
+    return [change(event) for event in LOG]
+
+
+def test_a_run_that_is_as_it_was_is_safe() -> None:
+    case = judged(evidence())
+    assert (case.verdict, case.problems, case.notes) == ("safe", (), ())
+    assert case.name == "before commit 3 (tool_result get_weather)"
+
+
+def test_another_answer_is_found() -> None:
+    log = changed(lambda event: event.with_(text="No.") if event.text == ANSWER else event)
+    case = judged(evidence(log))
+    assert f"the answer is 'No.', not {ANSWER!r}" in case.problems
+
+
+def test_another_status_is_found_and_says_why() -> None:
+    log = [*LOG[:-1], LOG[-1].with_(status="failed", error="it broke")]
+    assert "the run ends failed (it broke), not completed" in judged(evidence(log)).problems
+
+
+def test_other_usage_is_found() -> None:
+    def doubled(event: Event) -> Event:
+        return event.with_(usage=event.usage + event.usage) if event.usage else event
+
+    assert judged(evidence(changed(doubled))).problems == ("the usage is 90 tokens, not 45",)
+
+
+def test_a_lost_event_is_found() -> None:
+    log = [event for event in LOG if event.type != "tool_result"]
+    assert judged(evidence([e.with_(seq=n) for n, e in enumerate(log, 1)])).verdict == "unsafe"
+
+
+def test_an_illegal_conversation_is_found() -> None:
+    """What is sent is legal by construction, so it takes a log that says itself what was sent."""
+    log = [LOG[0], LOG[1].with_(messages=[{"role": "user", "content": None}]), *LOG[2:]]
+    assert any(
+        problem.startswith("the conversation is not legal: messages[0].content")
+        for problem in judged(evidence(log)).problems
+    )
+
+
+def test_a_log_that_does_not_replay_as_it_was_sent_is_found() -> None:
+    log = changed(lambda event: event.with_(digest="x") if event.digest else event)
+    assert any("not the one that this generation" in p for p in judged(evidence(log)).problems)
+
+
+def answering(text: str) -> tuple[list[Event], str]:
+    """The log with another answer of the first tool call, and that call's id."""
+    first = next(event for event in LOG if event.type == "tool_result")
+    log = changed(lambda event: event.with_(result=text) if event == first else event)
+    return [event.with_(digest=None) for event in log], first.call_id or ""
+
+
+def test_another_answer_of_a_tool_that_was_not_under_way_is_found() -> None:
+    log, _ = answering("fog")
+    assert judged(evidence(log)).problems == (
+        "get_weather answered 'fog', not 'sunny in London', after the crash; "
+        "does it keep something in the process's memory?",
+    )
+
+
+def test_another_answer_of_a_call_that_was_under_way_is_told() -> None:
+    log, call_id = answering("fog")
+    case = judged(evidence(log, open_calls=frozenset({call_id})))
+    assert (case.problems, case.notes) == (
+        (),
+        ("get_weather answered 'fog', not 'sunny in London'",),
+    )
+
+
+def test_a_tool_that_answers_differently_anyhow_is_not_spoken_of() -> None:
+    log, call_id = answering("fog")
+    found = varying(Evidence(LOG, (), [WELL]), Evidence(log, (), [WELL]))
+    assert found == {call_id}
+    case = judged(evidence(log), varying=found)
+    assert (case.problems, case.notes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("effect", "second", "verdict"),
+    [
+        (None, (mark("start"),), "unsafe"),
+        ("read", (mark("start"), mark("return")), "safe"),
+        ("transactional", (mark("start"), mark("return")), "safe"),
+        ("idempotent", (mark("start"), mark("return")), "safe"),
+        ("idempotent", (mark("start", key="other"),), "unsafe"),
+        ("once", (mark("start"), mark("return")), "unsafe"),
+        ("once", (mark("start"), mark("return", failed=True)), "safe"),
+    ],
+)
+def test_what_a_second_start_means_is_for_the_tool_to_say(
+    effect: str | None, second: tuple[Mark, ...], verdict: str
+) -> None:
+    case = judged(evidence(marks=(*MARKS, *second)), effect)
+    assert case.verdict == verdict
+    assert [(again.starts, again.harmful) for again in case.again] == [(2, verdict == "unsafe")]
+
+
+def test_a_call_with_nothing_saved_is_found() -> None:
+    case = judged(evidence([], processes=(KILLED, Ended(0, False, Outcome("no run")))))
+    assert (case.status, case.verdict) == ("no run", "unsafe")
+
+
+@pytest.mark.parametrize(
+    ("last", "told"),
+    [
+        (Ended(-9, True, None), "resumed, the process did not end within 60 s"),
+        (Ended(3, False, None), "resumed, the process ended with exit code 3 by itself"),
+        (
+            Ended(0, False, Outcome("raised", "ValueError: no")),
+            "resumed, it failed: ValueError: no",
+        ),
+    ],
+)
+def test_a_resume_that_does_not_come_to_its_end_is_found(last: Ended, told: str) -> None:
+    assert judged(evidence(processes=(KILLED, last))).problems == (told,)
+
+
+def test_a_process_that_fails_before_it_is_killed_has_not_escaped() -> None:
+    lived, failed = Evidence(LOG, MARKS, [WELL]), Evidence(LOG, MARKS, [Ended(3, False, None)])
+    assert lived.escaped(1)
+    assert not failed.escaped(1)
+    assert not evidence().escaped(1)
+
+
+def test_a_doubt_excuses_only_what_follows_from_it() -> None:
+    """The model's words are replayed, so an answer that differs has another reason; a parked run has no answer."""
+    doubt = LOG[3].with_(error="outcome unknown", result="Error: not known")
+    log = [*LOG[:3], doubt, *LOG[4:]]
+    other = [e.with_(text="No.") if e.text == ANSWER else e for e in log]
+    reference = evidence([e.with_(digest=None) for e in other], open_calls=frozenset({"call_1"}))
+    assert judged(reference).verdict == "unsafe"
+    assert judged(reference, live=True).verdict == "in doubt"
+
+
+# What is read off a log ---------------------------------------------------------------------------------------------
+
+
+def test_tokens_of_a_turn_given_up_are_not_of_the_conversation() -> None:
+    batch_open = LOG[:3]
+    assert batch_open[-1].type == "tool_call"
+    given_up = Event("run_start", seq=4, messages=[], kept=len(replay(batch_open).messages))
+    before, after = evidence(batch_open), evidence([*batch_open, given_up])
+    assert before.usage_of_the_conversation() == LOG[1].usage
+    assert after.usage_of_the_conversation() == Usage()
+    assert open_calls(batch_open) == {"call_1"}
+    assert open_calls([*batch_open, given_up]) == set()
+
+
+@given(logs())
+def test_the_conversation_never_costs_more_than_the_run(log: list[Event]) -> None:
+    found = evidence(log)
+    assert found.usage_of_the_conversation().total_tokens <= found.state.usage.total_tokens
+
+
+@given(logs())
+def test_calls_side_by_side_are_those_that_share_a_generation(log: list[Event]) -> None:
+    if not any(event.type == "generation" and len(event.calls or ()) > 1 for event in log):
+        assert side_by_side(log) == set()
+    assert side_by_side(LOG) == {"call_2", "call_3"}
+
+
+def test_an_identical_case_under_another_name_is_judged_alike() -> None:
+    assert judged(replace(evidence(), marks=MARKS)).name == "not killed"

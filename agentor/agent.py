@@ -218,7 +218,8 @@ class Agentor:
             input: What to go on with. Without it an unfinished parent is finished on the fork and a finished one is
                 copied without a model call.
             fork_id: The new run's id; `RunExistsError` (a ValueError) if it is taken, and nothing is copied.
-            at: The last seq of the parent that the fork has, moved back to where no tool batch is half-finished.
+            at: The last seq of the parent that the fork has, moved back to where no tool batch is half-finished. The
+                `fork` event in `result.events` says where that is (`forked_at`).
             max_turns: The turn budget of the fork's continuation.
             tracing: As for `arun`.
         """

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import click
-from pydantic_core import to_jsonable_python
 from rich.console import Console
 
 from agentor.cli import console
 from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
 from agentor.cli.options import Interrupted, Verb, debug_option, json_option, told
+from agentor.cli.outcome import tell, tell_where_it_branched
 from agentor.cli.plain import one_line, plain
-from agentor.cli.timeline import tokens
 from agentor.engine.events import RunResult
 from agentor.errors import AgentorError
 from agentor.plan import Plan
@@ -62,7 +60,7 @@ def resume(
         result = _watched(
             f"resuming {run_id}", lambda: agent.resume(run_id, max_turns=max_turns), run_id
         )
-    _tell(result, as_json)
+    tell(result, as_json, agent.store, target)
 
 
 @click.command(
@@ -99,7 +97,8 @@ def fork(
             lambda: agent.fork(run_id, text, fork_id=fork_id, at=at, max_turns=max_turns),
             run_id,
         )
-    _tell(result, as_json)
+    tell_where_it_branched(result, at)
+    tell(result, as_json, agent.store, target)
 
 
 def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult:
@@ -125,36 +124,3 @@ def _tell_plan(plan: Plan, as_json: bool) -> None:
         click.echo(plain(str(plan)))
     if plan.problems:
         click.get_current_context().exit(1)
-
-
-def _tell(result: RunResult, as_json: bool) -> None:
-    if as_json:
-        console.print_json(_as_dict(result))
-    else:
-        _tell_in_words(result)
-    if result.status != "completed":
-        click.get_current_context().exit(1)
-
-
-def _tell_in_words(result: RunResult) -> None:
-    """The answer on standard output, and how it came about on standard error."""
-    if isinstance(result.final_output, str):
-        click.echo(plain(result.final_output))
-    elif result.final_output is not None:
-        console.print_json(to_jsonable_python(result.final_output))
-    error = f": {result.error}" if result.error else ""
-    cost = " · ".join(filter(None, [result.status, tokens(result.usage)]))
-    click.echo(one_line(f"run {result.run_id} {cost}{error}", 500), err=True)
-    if result.unsaved:
-        click.echo(f"{result.unsaved} events could not be saved.", err=True)
-
-
-def _as_dict(result: RunResult) -> dict[str, Any]:
-    return {
-        "run_id": result.run_id,
-        "status": result.status,
-        "output": to_jsonable_python(result.final_output),
-        "error": result.error,
-        "usage": result.usage.to_dict(),
-        "unsaved": result.unsaved,
-    }

@@ -1,0 +1,99 @@
+"""What came of going on with a run: the answer on standard output, and how it came about on standard error."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic_core import to_jsonable_python
+
+from agentor.cli import console
+from agentor.cli.plain import exact, one_line, plain
+from agentor.cli.stores import DEFAULT_STORE
+from agentor.cli.timeline import call_text, tokens
+from agentor.engine import events as ev
+from agentor.engine.events import RunResult
+from agentor.engine.store import FileStore
+
+
+def tell(result: RunResult, as_json: bool, store: object, target: str) -> None:
+    """The outcome, then how it ends: with exit code 1 unless there is an answer."""
+    if as_json:
+        console.print_json(_as_dict(result))
+    else:
+        _tell_in_words(result)
+        _tell_who_is_waited_for(result, store, target)
+    if result.status != "completed":
+        click.get_current_context().exit(1)
+
+
+def tell_where_it_branched(result: RunResult, at: int | None) -> None:
+    """A fork leaves its parent where no batch of tools is half-finished: perhaps before where it was asked to."""
+    fork = ev.last_of(result.events, ev.FORK)
+    if at is not None and fork is not None and fork.forked_at != at:
+        told = f"Branched off after seq {fork.forked_at}, not {at}: there, a batch of tools is half-finished."
+        click.echo(told, err=True)
+
+
+def _tell_in_words(result: RunResult) -> None:
+    if isinstance(result.final_output, str):
+        click.echo(plain(result.final_output))
+    elif result.final_output is not None:
+        console.print_json(to_jsonable_python(result.final_output))
+    error = f": {result.error}" if result.error else ""
+    cost = " · ".join(filter(None, [result.status, tokens(result.usage)]))
+    click.echo(one_line(f"run {result.run_id} {cost}{error}", 500), err=True)
+    if result.unsaved:
+        click.echo(f"{result.unsaved} events could not be saved.", err=True)
+
+
+def _tell_who_is_waited_for(result: RunResult, store: object, target: str) -> None:
+    """The calls that wait, uncut as in `agentor pending`, and the commands that decide."""
+    if not result.pending:
+        return
+    where = _store_words(store)
+    for call in result.pending:
+        doubt = "  (in doubt: it may have happened)" if call.in_doubt else ""
+        written = exact(call_text(call.name, call.args))
+        click.echo(f"  waits for a person: {exact(call.call_id)}  {written}{doubt}", err=True)
+    first = f"{result.run_id} {shlex.quote(exact(result.pending[0].call_id))}"
+    click.echo(f"Decide: agentor approve {first}{where}", err=True)
+    click.echo(f"    or: agentor reject {first} --reason TEXT{where}", err=True)
+    if any(call.in_doubt for call in result.pending):
+        click.echo(f"    or: agentor settle {first} --result TEXT{where}", err=True)
+    click.echo(f"Go on: agentor resume {shlex.quote(target)} {result.run_id}{where}", err=True)
+
+
+def _store_words(store: object) -> str:
+    """The option that other verbs need to find this store; "" if they look there by themselves."""
+    if isinstance(store, FileStore):
+        path = f"{_nearer(store.path('run').parent)}/"
+    else:
+        path = _nearer(getattr(store, "path", DEFAULT_STORE))
+    usual = os.environ.get("AGENTOR_STORE") or DEFAULT_STORE
+    return "" if Path(path) == Path(usual) else f" --store {shlex.quote(path)}"
+
+
+def _nearer(path: str | Path) -> str:
+    """As one would write it from here, if it lies below the current directory."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith(os.pardir) else relative
+
+
+def _as_dict(result: RunResult) -> dict[str, Any]:
+    fork = ev.last_of(result.events, ev.FORK)
+    return {
+        "run_id": result.run_id,
+        "status": result.status,
+        "output": to_jsonable_python(result.final_output),
+        "error": result.error,
+        "usage": result.usage.to_dict(),
+        "unsaved": result.unsaved,
+        "pending": [asdict(call) for call in result.pending],
+        "forked_from": fork.forked_from if fork else None,
+        "forked_at": fork.forked_at if fork else None,
+    }

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from agentor.engine.recorder import off_loop
 from fuzz.disk import Call, Effect, Fault, Survival
 from fuzz.rival import Rival
 
@@ -31,18 +33,73 @@ def take_over(world: World, worker: str) -> None:
         resume(world, worker, run)
 
 
+def stream(world: World, worker: str, run: str, turns: int) -> None:
+    """A worker starts a run for a reader who sees it as it happens, and may leave."""
+    place = world.worker(worker)
+    place.begin("stream", run, lambda: place.read_stream(f"Look {turns}", run))
+
+
+def enqueue(world: World, worker: str, run: str, turns: int) -> None:
+    """Somebody writes a run into the store for a worker to take."""
+    place = world.worker(worker)
+    place.begin("enqueue", run, lambda: place.agent.aenqueue(f"Look {turns}", run))
+
+
+def work(world: World, worker: str) -> None:
+    """A worker takes unfinished runs until there are none."""
+    place = world.worker(worker)
+    how: dict[str, Any] = {"until_idle": True, "concurrency": 2, "poll_s": 5.0}
+    place.begin("work", "", lambda: place.agent.awork(**how))
+
+
+def deliver(world: World, worker: str) -> None:
+    """A worker delivers what is in the outbox."""
+    place = world.worker(worker)
+    place.begin("deliver", "", lambda: place.agent.adeliver(place.receive, claim_s=20.0))
+
+
+def cancel(world: World, worker: str, run: str) -> None:
+    """Somebody ends a run, whoever works on it."""
+    place = world.worker(worker)
+    place.begin("cancel", run, lambda: place.agent.acancel(run))
+
+
+def delete(world: World, worker: str, run: str) -> None:
+    """Somebody deletes a run, which may have forks."""
+    store = world.worker(worker).store
+    world.worker(worker).begin("delete", run, lambda: off_loop(store, store.delete, run))
+
+
+def prune(world: World, worker: str, older_s: float) -> None:
+    """Somebody deletes the runs that have ended some time ago."""
+    store = world.worker(worker).store
+    call = partial(store.prune, older_than=older_s)
+    world.worker(worker).begin("prune", "", lambda: off_loop(store, call))
+
+
 def fork(world: World, worker: str, run: str, fork: str, at: int | None, says: str | None) -> None:
     """A worker branches a run, perhaps in flight and perhaps at an earlier seq, and goes on with the branch."""
     place = world.worker(worker)
     place.begin(f"fork {run} as", fork, lambda: place.agent.afork(run, says, fork_id=fork, at=at))
 
 
-def decide(world: World, worker: str, approve: bool, number: int | None) -> None:
-    """A person consents to a call that waits, perhaps with another argument, or refuses it."""
-    waiting = world.waiting()
-    if waiting is None:
+def decide(
+    world: World, worker: str, approve: bool, number: int | None, second: str | None, late: bool
+) -> None:
+    """A person consents to a call that waits, perhaps with another argument, or refuses it; a second person may say
+    the contrary at the same moment, or the first comes late, when it was decided already."""
+    call = world.decided[-1] if late and world.decided else world.waiting()
+    if call is None:
         return
-    run, call_id = waiting
+    world.decided.append(call)
+    _decide(world, worker, *call, approve, number)
+    if second is not None:
+        _decide(world, second, *call, not approve, None)
+
+
+def _decide(
+    world: World, worker: str, run: str, call_id: str, approve: bool, number: int | None
+) -> None:
     place = world.worker(worker)
     agent = place.agent
     if approve:
@@ -59,7 +116,7 @@ def crash(world: World, worker: str, where: str, known_dead: bool) -> None:
         return
     victim.known_dead = known_dead
     if where == "now":
-        victim.dead = True
+        victim.die()
     else:
         victim.dies_at = "before a commit" if where == "before a commit" else "after a commit"
 
@@ -125,7 +182,8 @@ def _plan(world: World, call: Call, effect: Effect, after: int, times: int) -> N
 
 
 _EACH: Final = (
-    *(start, resume, take_over, fork, decide),
+    *(start, stream, enqueue, work, resume, take_over, fork, decide),
+    *(cancel, delete, prune, deliver),
     *(crash, stop, stall),
     *(power, disk_error, disk_full, slow_disk, locked),
 )

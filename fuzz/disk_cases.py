@@ -14,8 +14,10 @@ from typing import Any, Final
 
 from fuzz.disk import SURVIVALS, Call, Effect, Fault, Survival
 from fuzz.invariants import Breach
+from fuzz.liveness import bring_to_end
 from fuzz.script import Action
-from fuzz.world import Outcome, living
+from fuzz.stage import living
+from fuzz.world import Outcome
 
 SEED: Final = 5
 SCRIPT: Final = (
@@ -94,7 +96,7 @@ def visit(case: Case, at: int, store_options: dict[str, Any] | None = None) -> V
         happened = world.disk.faults[f"{case.call} {case.effect}"] > 0
         if case.then_power:
             world.lose_power(case.survival)
-        world.settle()
+        bring_to_end(world)
         return Visit(case, at, happened, world.outcome())
 
 

@@ -8,6 +8,8 @@ from typing import Any, Final
 from agentor.engine.events import Event, RunResult
 from agentor.engine.run_context import RunContext
 from agentor.testing.checker import check_messages
+from fuzz.bank import Books
+from fuzz.ledger import Standing
 
 # Of its loop, within which a worker that was suspended sees that its lease has run out.
 ITERATIONS_TO_NOTICE: Final = 12
@@ -33,7 +35,9 @@ class Act:
     run_id: str
     what: str
     term: int | None  # of this worker's lease
-    current_term: int | None  # of the run's lease in the file
+    standing: Standing  # of the run in the file
+    cancel_heard_s: float  # seconds for which this worker has been awake and a cancel of the run has been asked for
+    unsaved: bool  # a save of this run had failed, and the run goes on by its durability
     iterations_awake: int  # of the worker's loop since it was last suspended
     beside: tuple[str, ...]  # what others, awake and alive, were doing in the same run
 
@@ -73,6 +77,33 @@ class Resumed:
     events_written: int
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One recorded event that a reader of a stream was shown."""
+
+    run_id: str
+    seq: int
+    is_recorded: bool  # it is in the log, as it was shown
+    unsaved: bool  # a save of this run had failed, and the run goes on by its durability
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer as it was streamed to a reader, and as it was recorded."""
+
+    run_id: str
+    streamed: str
+    recorded: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A letter that a living worker was handed."""
+
+    key: str
+    run_id: str
+
+
 @dataclass
 class Evidence:
     """Everything the invariants are judged by, beside the ledger."""
@@ -83,6 +114,17 @@ class Evidence:
     forks: list[Forked] = field(default_factory=list)
     results: list[RunResult] = field(default_factory=list)
     resumed: list[Resumed] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    letters: list[Delivered] = field(default_factory=list)
+    letters_left: int = 0
+    books: Books = field(default_factory=Books)
+    deleting: set[str] = field(default_factory=set)  # runs that somebody meant to delete
+    deleted: set[str] = field(default_factory=set)  # and was told are gone
+    remnants: list[str] = field(default_factory=list)  # of them, what can still be loaded
+    left_over: list[str] = field(
+        default_factory=list
+    )  # runs that no worker took, although it could
     newest_terms: dict[str, int] = field(default_factory=dict)
     illegal_requests: list[str] = field(default_factory=list)
     surprises: list[str] = field(default_factory=list)  # exceptions that nothing explains
@@ -90,6 +132,11 @@ class Evidence:
     damage: list[str] = field(default_factory=list)  # what integrity checks said
     stored_usage: dict[str, Any] = field(default_factory=dict)  # run id -> Usage in its summary
     requests: int = 0
+
+    @property
+    def calls(self) -> int:
+        """Of models and tools, so far."""
+        return self.requests + len(self.tool_starts)
 
     def requested(self, messages: list[dict[str, Any]]) -> int:
         """Note a request to the model; its number."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from agentor.engine.events import GENERATION, Event, Usage
+from agentor.engine.events import APPROVAL, GENERATION, Event, Usage
 from agentor.engine.replay import verify
+from fuzz.bank import ACCOUNTS, OPENING, TRANSFER
 from fuzz.evidence import ITERATIONS_TO_NOTICE, Evidence, ToolStart
 from fuzz.ledger import Ledger
+
+CANCEL_S_MAX: Final = 60.0  # more than two looks for a cancel on a slow disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ def acknowledged_appends_survive(evidence: Evidence, ledger: Ledger) -> Iterator
     """Every event that a worker was told is saved is in the log afterwards, at its seq, as it was."""
     for each in evidence.acknowledged:
         log = ledger.logs.get(each.run_id)
+        if log is None and each.run_id in evidence.deleting:
+            continue
         if log is None or len(log.bodies) < each.seq:
             yield f"seq {each.seq} of {each.run_id}, acknowledged to {each.worker}, is gone"
         elif log.bodies[each.seq - 1] != each.body:
@@ -99,11 +105,17 @@ def usage_is_the_sum_of_generations(evidence: Evidence, ledger: Ledger) -> Itera
 
 
 def forks_leave_their_parents_alone(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """A fork changes no byte of its parent, and begins with the parent's own bytes."""
+    """A fork changes no byte of its parent, and begins with the parent's own bytes, also when that is deleted."""
     for fork in evidence.forks:
         parent, own = ledger.logs.get(fork.parent), ledger.logs.get(fork.run_id)
-        if parent is None or tuple(parent.bodies[: len(fork.parent_bodies)]) != fork.parent_bodies:
+        if parent is None and fork.parent in evidence.deleting:
+            pass
+        elif (
+            parent is None or tuple(parent.bodies[: len(fork.parent_bodies)]) != fork.parent_bodies
+        ):
             yield f"{fork.parent}, parent of {fork.run_id}, has changed"
+        if own is None and fork.run_id in evidence.deleting:
+            continue
         if own is None or tuple(own.bodies[: fork.at]) != fork.parent_bodies[: fork.at]:
             yield f"{fork.run_id} does not begin as {fork.parent} does"
 
@@ -128,11 +140,11 @@ def only_the_holder_acts(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """A worker whose lease somebody else took asks no model and starts no tool; one that was asleep has a few
     iterations of its loop to notice."""
     for act in evidence.acts:
-        holds = act.current_term is None or act.term == act.current_term
+        holds = act.standing.term is None or act.term == act.standing.term
         if not holds and act.iterations_awake > ITERATIONS_TO_NOTICE:
             yield (
                 f"{act.worker} went on with {act.run_id} ({act.what}) in term {act.term}; "
-                f"its lease is in term {act.current_term}"
+                f"its lease is in term {act.standing.term}"
             )
 
 
@@ -142,6 +154,96 @@ def nobody_acts_beside_another(evidence: Evidence, ledger: Ledger) -> Iterator[s
     for act in evidence.acts:
         for other in act.beside:
             yield f"{act.run_id}: {act.what} of {act.worker} began beside {other}"
+
+
+def ended_runs_are_left_alone(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """While a run has an end in its log, nobody asks a model or starts a tool for it, unless a best-effort save of it
+    has failed or the worker was suspended and has not noticed yet."""
+    for act in evidence.acts:
+        is_open = act.standing.status in (None, "unfinished")
+        if not is_open and not act.unsaved and act.iterations_awake > ITERATIONS_TO_NOTICE:
+            yield f"{act.run_id} is {act.standing.status}, and {act.worker} began a {act.what}"
+
+
+def cancels_are_heard(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """A worker that is awake begins nothing in a run for long after somebody has asked for its end."""
+    for act in evidence.acts:
+        if act.cancel_heard_s > CANCEL_S_MAX:
+            yield f"{act.worker} began a {act.what} of {act.run_id}, {act.cancel_heard_s:.0f} s after it was cancelled"
+
+
+def decisions_are_made_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """To each time that a call is asked about there is at most one decision, whoever else decides at that moment or
+    later."""
+    for run_id, log in ledger.logs.items():
+        asked: set[tuple[int, str | None]] = set()
+        for state, event in zip(log.states, log.events, strict=False):
+            if event.type == APPROVAL and state.batch is not None:
+                call = (state.batch.seq, event.call_id)
+                if event.status == "asked":
+                    asked.add(call)
+                elif call not in asked:
+                    yield f"seq {event.seq} of {run_id}: {event.call_id} was {event.status} without being asked about"
+                else:
+                    asked.remove(call)
+
+
+def money_is_conserved(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """The balances of a bank that lives in the file are what its recorded transfers make of them, and their sum never
+    changes."""
+    books = evidence.books
+    if books.balances != books.expected:
+        yield f"the balances are {books.balances}; the transfers make {books.expected}"
+    if books.balances and sum(books.balances.values()) != ACCOUNTS * OPENING:
+        yield f"{sum(books.balances.values())} in all instead of {ACCOUNTS * OPENING}"
+
+
+def effects_come_with_their_results(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """An effect of a transactional tool is in the file if and only if its result is, and once for each result."""
+    results = Counter(
+        (run_id, f"{origin or run_id}:{seq}:{position}")
+        for run_id, log in ledger.logs.items()
+        for seq, position, origin in log.results(TRANSFER)
+    )
+    for call in results | evidence.books.transfers:
+        run_id, key = call
+        there = 1 if run_id in evidence.deleting and run_id not in ledger.logs else results[call]
+        if evidence.books.transfers[call] != there:
+            yield f"{key} in {run_id}: {evidence.books.transfers[call]} effects, {there} results"
+
+
+def letters_follow_their_results(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """What a transactional tool puts into the outbox is delivered at least once, with the key of its call, if the
+    call's result is in the file, and never if it is not."""
+    if evidence.letters_left:
+        yield f"{evidence.letters_left} letters were never delivered"
+    delivered = {(letter.run_id, letter.key) for letter in evidence.letters}
+    for run_id, key in delivered - set(evidence.books.transfers):
+        yield f"a letter of {key} in {run_id}, which has no result, was delivered"
+    for run_id, key in set(evidence.books.transfers) - delivered:
+        yield f"no letter of {key} in {run_id} was delivered"
+
+
+def readers_see_what_is_recorded(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """What the reader of a stream is shown is in the log already, unless a best-effort save of the run has failed, and
+    the text that was streamed is the text that is recorded."""
+    for shown in evidence.shown:
+        if not shown.is_recorded and not shown.unsaved:
+            yield f"seq {shown.seq} of {shown.run_id} was shown before it was recorded"
+    for told in evidence.told:
+        if told.streamed != told.recorded:
+            yield f"{told.run_id} streamed {told.streamed!r} and recorded {told.recorded!r}"
+
+
+def deleted_runs_are_gone(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """A run that somebody was told is deleted is in no list, and nothing of it can be loaded."""
+    for run_id in evidence.deleted.intersection([*ledger.logs, *evidence.remnants]):
+        yield f"{run_id} is still there"
+
+
+def workers_take_every_run(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """Once faults stop, a worker that works until it is idle leaves no run that it could go on with."""
+    yield from evidence.left_over
 
 
 def every_run_ends(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
@@ -176,6 +278,15 @@ ALL: Final[tuple[Invariant, ...]] = (
     old_terms_append_nothing,
     only_the_holder_acts,
     nobody_acts_beside_another,
+    ended_runs_are_left_alone,
+    cancels_are_heard,
+    decisions_are_made_once,
+    money_is_conserved,
+    effects_come_with_their_results,
+    letters_follow_their_results,
+    readers_see_what_is_recorded,
+    deleted_runs_are_gone,
+    workers_take_every_run,
     every_run_ends,
     files_stay_whole,
     errors_are_expected_ones,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 import apsw
 
@@ -15,21 +16,35 @@ from agentor.engine.replay import RunState, evolve
 from agentor.engine.request import build_request
 from agentor.errors import LogCorruptError
 from agentor.testing.checker import check_messages
+from fuzz.bank import Books, books
 from fuzz.disk import Disk
 
-_NEW_ROWS = """
-SELECT position, run_id, seq, body FROM agentor_events JOIN agentor_runs ON number = run
-WHERE position > ? ORDER BY position
+_RUNS: Final = "SELECT number, run_id, parent, parent_seq, deleted_at IS NULL FROM agentor_runs"
+_NEW_ROWS: Final = (
+    "SELECT position, run, seq, body FROM agentor_events WHERE position > ? ORDER BY position"
+)
+_TABLE: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'agentor_events'"
+_STANDING: Final = """
+SELECT (SELECT term FROM agentor_leases WHERE run_id = ?1),
+       (SELECT status FROM agentor_runs WHERE run_id = ?1),
+       (SELECT asked_at FROM agentor_signals WHERE run_id = ?1 AND kind = 'cancel')
 """
-_TABLE = "SELECT 1 FROM sqlite_schema WHERE name = 'agentor_events'"
-_LINEAGE = "SELECT parent, parent_seq FROM agentor_runs WHERE run_id = ?"
-_HOLDER = "SELECT owner, term FROM agentor_leases WHERE run_id = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands at a moment, as the file has it."""
+
+    term: int | None = None  # of its lease
+    status: str | None = None
+    cancel_asked_at: float | None = None
 
 
 @dataclass
 class Log:
     """One run: bodies, events, and the state after each (`states[n]` after n events)."""
 
+    inherited: int = 0  # how many of its events it shares with its parent
     bodies: list[str] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     states: list[RunState] = field(default_factory=lambda: [RunState()])
@@ -65,7 +80,20 @@ class Log:
             yield event
 
     def up_to(self, seq: int) -> Log:
-        return Log(self.bodies[:seq], self.events[:seq], self.states[: seq + 1])
+        """The log of a fork that has as much of this one."""
+        return Log(seq, self.bodies[:seq], self.events[:seq], self.states[: seq + 1])
+
+    def results(self, name: str) -> Iterator[tuple[int, int, str | None]]:
+        """Calls of a tool that have a result here and no error, those shared with the parent left out: the seq of
+        the generation that asked, the position in its batch, and the run it was asked in if that is another one."""
+        for state, event in zip(
+            self.states[self.inherited :], self.events[self.inherited :], strict=False
+        ):
+            if event.type == TOOL_RESULT and event.name == name and event.error is None:
+                batch = state.batch
+                assert batch is not None
+                call = next(each for each in batch.calls if each.call_id == event.call_id)
+                yield batch.seq, call.position, batch.origin
 
 
 class Ledger:
@@ -75,27 +103,45 @@ class Ledger:
         self._path = path
         self._disk = disk
         self.connection: apsw.Connection | None = None
+        self._version: object = None  # of the file, when it was last read
         self._position = 0
-        self.logs: dict[str, Log] = {}
+        self._known: dict[int, Log] = {}  # by number, runs that are no longer there included
+        self.logs: dict[str, Log] = {}  # the runs that are there
         self.gaps: list[str] = []
         self.illegal: list[str] = []
         self._checked: set[str] = set()  # digests of conversations
 
     def refresh(self) -> None:
-        if not self._has_tables():
-            return
+        """Read what has been written since."""
         with self._disk.spared():
-            for position, run_id, seq, body in self._connected().execute(
-                _NEW_ROWS, (self._position,)
-            ):
+            if not self._has_tables():
+                return
+            connection = self._connected()
+            version = connection.pragma("data_version")
+            if version == self._version:
+                return
+            self._version = version
+            runs: list[Any] = connection.execute(_RUNS).fetchall()
+            numbers = {run_id: number for number, run_id, *_ in runs}
+            lineage = {number: (run_id, parent, at) for number, run_id, parent, at, _ in runs}
+            rows: Any = connection.execute(_NEW_ROWS, (self._position,))
+            for position, number, seq, body in rows:
                 self._position = position
-                self._take(run_id, seq, body)
+                run_id, parent, at = lineage[number]
+                if number not in self._known:  # its parent's events came before
+                    self._known[number] = (
+                        self._known[numbers[parent]].up_to(at) if parent else Log()
+                    )
+                self._take(run_id, self._known[number], seq, body)
+            self.logs = {run_id: self._known[number] for number, run_id, *_, there in runs if there}
 
-    def holder(self, run_id: str) -> tuple[str | None, int] | None:
-        """Owner and term of the run's lease."""
+    def standing(self, run_id: str) -> Standing:
         with self._disk.spared():
-            found: tuple[str | None, int] | None = self._connected().execute(_HOLDER, (run_id,)).get
-        return found
+            return Standing(*self._connected().execute(_STANDING, (run_id,)).get)
+
+    def books(self) -> Books:
+        with self._disk.spared():
+            return books(self._connected()) if self._has_tables() else Books()
 
     def integrity(self) -> str:
         """ "ok", or what SQLite has to say."""
@@ -104,15 +150,17 @@ class Ledger:
 
     def _has_tables(self) -> bool:
         """False for a file that a power cut has taken, or of which it has left nothing."""
+        if self._version is not None:
+            return True
         if not os.path.exists(self._path):
             return False
-        with self._disk.spared():
-            found = self._connected().execute(_TABLE).get
-        return found is not None
+        return self._connected().execute(_TABLE).get is not None
 
     def start_anew(self) -> None:
         self.close()
+        self._version = None
         self._position = 0
+        self._known = {}
         self.logs = {}
 
     def close(self) -> None:
@@ -130,11 +178,7 @@ class Ledger:
             self.connection.pragma("query_only", True)
         return self.connection
 
-    def _take(self, run_id: str, seq: int, body: str) -> None:
-        if run_id not in self.logs:
-            parent, parent_seq = self._connected().execute(_LINEAGE, (run_id,)).get
-            self.logs[run_id] = self.logs[parent].up_to(parent_seq) if parent else Log()
-        log = self.logs[run_id]
+    def _take(self, run_id: str, log: Log, seq: int, body: str) -> None:
         if seq != len(log.events) + 1:
             self.gaps.append(f"{run_id}: seq {seq} follows {len(log.events)}")
         event = Event.from_json(body)

@@ -38,18 +38,22 @@ class Timeline:
 
     def step(self, until: float = float("inf")) -> bool:
         """Let one process run one iteration, or jump to the next timer. False: nothing to do before `until`."""
-        running = [process for process in self.processes if not process.suspended]
-        ready = [process for process in running if process.is_ready(self.now)]
+        ready = self._ready()
         if not ready:
-            times = [when for process in running if (when := process.next_timer()) is not None]
+            awake = [process for process in self.processes if not process.suspended]
+            times = [when for process in awake if (when := process.next_timer()) is not None]
             if not times or min(times) > until:
                 return False
             self.now = max(self.now, min(times))
-            ready = [process for process in running if process.is_ready(self.now)]
+            ready = self._ready()
         process = ready[0] if len(ready) == 1 else self.chooser.choice(ready)
         self.steps += 1
         process.iterate()
         return True
+
+    def _ready(self) -> list[ProcessLoop]:
+        now = self.now
+        return [each for each in self.processes if not each.suspended and each.is_ready(now)]
 
     def deadlocked(self) -> bool:
         """Nobody has anything to do, now or later."""
@@ -218,9 +222,11 @@ class ProcessLoop:
         self.run_as_thread(work)
         return future
 
-    def run_as_thread(self, work: Callable[[], object]) -> None:
-        """Begin a thread after the delay."""
-        self.call_later(self._delay_s(), Thread(self, work).go_on)
+    def run_as_thread(self, work: Callable[[], object], after_s: float | None = None) -> Thread:
+        """Begin a thread after so many seconds, or after the delay."""
+        thread = Thread(self, work)
+        self.call_later(self._delay_s() if after_s is None else after_s, thread.go_on)
+        return thread
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.faults.append(context)

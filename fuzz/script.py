@@ -58,15 +58,37 @@ def draw(seed: int) -> list[Action]:
     draft = _Draft(random.Random(f"{seed}/script"))
     for _ in range(draft.rng.randint(1, 3)):
         _start(draft)
-    for _ in range(draft.rng.randint(10, 20)):
+    for _ in range(draft.rng.randint(10, 22)):
         draft.rng.choices(list(_KINDS), list(_KINDS.values()))[0](draft)
     return sorted(draft.actions, key=lambda action: action.at_s)
 
 
 def _start(draft: _Draft) -> None:
-    run = draft.new_run("run")
-    turns = draft.rng.randint(2, 6)
-    draft.add(draft.time() / 3, "start", worker=draft.worker(), run=run, turns=turns)
+    how = draft.rng.choice(("start", "start", "stream", "enqueue"))
+    at, turns = draft.time() / 3, draft.rng.randint(2, 6)
+    draft.add(at, how, worker=draft.worker(), run=draft.new_run("run"), turns=turns)
+    if how == "enqueue":
+        draft.add(at + draft.rng.uniform(0, 10), "work", worker=draft.worker())
+
+
+def _work(draft: _Draft) -> None:
+    draft.add(draft.time(), "work", worker=draft.worker())
+
+
+def _deliver(draft: _Draft) -> None:
+    draft.add(draft.time(), "deliver", worker=draft.worker())
+
+
+def _cancel(draft: _Draft) -> None:
+    draft.add(draft.time(), "cancel", worker=draft.worker(), run=draft.run())
+
+
+def _delete(draft: _Draft) -> None:
+    if draft.rng.random() < 0.5:
+        draft.add(draft.time(), "delete", worker=draft.worker(), run=draft.run())
+    else:
+        older_s = round(draft.rng.uniform(0, 40), 3)
+        draft.add(draft.time(), "prune", worker=draft.worker(), older_s=older_s)
 
 
 def _resume(draft: _Draft) -> None:
@@ -96,6 +118,8 @@ def _decide(draft: _Draft) -> None:
             worker=draft.worker(),
             approve=draft.rng.random() < 0.7,
             number=draft.rng.choice((None, None, 7)),
+            second=draft.rng.choice((None, None, None, draft.worker())),
+            late=draft.rng.random() < 0.2,
         )
 
 
@@ -158,7 +182,11 @@ _KINDS: Final[dict[Callable[[_Draft], None], float]] = {
     _resume: 3,
     _fork: 2,
     _decide: 2,
-    _crash: 4,
+    _work: 1,
+    _deliver: 1,
+    _cancel: 1,
+    _delete: 1,
+    _crash: 6,
     _stop: 1,
     _stall: 3,
     _power: 2,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
@@ -11,7 +11,8 @@ import apsw
 
 from agentor.engine.events import Event
 from agentor.engine.store import sqlite_guard as guard
-from agentor.engine.store.protocol import Lease
+from agentor.engine.store.protocol import Lease, Removed
+from agentor.engine.store.pruning import Age
 from agentor.engine.store.sqlite import SQLiteStore
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
 from agentor.engine.store.sqlite_writer import Writer
@@ -32,6 +33,11 @@ class Observer(Protocol):
 
     def forked(self, src_run_id: str, dst_run_id: str, at: int | None) -> None: ...
 
+    def deleting(self, run_ids: Iterable[str] | None) -> None:
+        """These runs, or any, may be gone from now on."""
+
+    def deleted(self, run_ids: Iterable[str]) -> None: ...
+
     def wait_for_lock(self) -> None:
         """Return when no other living process is in the middle of a transaction, or has been for too long."""
 
@@ -49,7 +55,7 @@ class SteppedWriter(Writer):
         self._process = process
         self._delay_s = delay_s
         self._observer = observer
-        self.is_busy = False  # something waits or is under way
+        self._is_busy = False  # something waits or is under way
 
     @property
     def holds_lock(self) -> bool:
@@ -57,8 +63,8 @@ class SteppedWriter(Writer):
         return not self._closed and self._connection.in_transaction
 
     def awake(self) -> None:
-        if not self.is_busy:
-            self.is_busy = True
+        if not self._is_busy:
+            self._is_busy = True
             self._process.run_as_thread(self._work_off)
 
     def kill(self) -> None:
@@ -72,7 +78,7 @@ class SteppedWriter(Writer):
                 self._observer.wait_for_lock()
                 self.step()
         finally:
-            self.is_busy = False
+            self._is_busy = False
 
     def _commit(self, batch: list[Any]) -> None:
         self._observer.at_commit("before a commit")
@@ -142,9 +148,25 @@ class SteppedStore(SQLiteStore):
         super().fork(src_run_id, dst_run_id, at=at, event=event)
         self._observer.forked(src_run_id, dst_run_id, at)
 
-    @property
-    def is_writing(self) -> bool:
-        return self._writer.is_busy and not self._writer._closed
+    def delete(self, run_id: str) -> Removed:
+        self._observer.deleting([run_id])
+        removed = super().delete(run_id)
+        self._observer.deleted(removed.run_ids)
+        return removed
+
+    def prune(
+        self,
+        *,
+        older_than: Age | None = None,
+        status: str | Iterable[str] | None = None,
+        keep: int | None = None,
+        dry_run: bool = False,
+    ) -> Removed:
+        self._observer.deleting(None)
+        removed = super().prune(older_than=older_than, status=status, keep=keep, dry_run=dry_run)
+        if not dry_run:
+            self._observer.deleted(removed.run_ids)
+        return removed
 
     @property
     def holds_lock(self) -> bool:

@@ -12,6 +12,7 @@ import queue
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
@@ -34,7 +35,7 @@ class Thread(greenlet):  # type: ignore[misc]
     """One thread of a process. It begins, and goes on, when the process's loop calls `go_on`."""
 
     def __init__(self, process: ProcessLoop, work: Callable[[], object]) -> None:
-        super().__init__(work)
+        super().__init__(work, _outside())
         self.process = process
         process.threads.append(self)
 
@@ -82,6 +83,14 @@ class Thread(greenlet):  # type: ignore[misc]
 
     def wake(self) -> None:
         self.process.call_soon(self.go_on)
+
+
+def _outside() -> greenlet:
+    """Where no simulated thread is: the loops run there."""
+    found = getcurrent()
+    while found.parent is not None:
+        found = found.parent
+    return found
 
 
 def current() -> Thread | None:
@@ -144,9 +153,22 @@ QUEUES: Final = SimpleNamespace(
 class SteppedThread:
     """In place of `threading.Thread`: a thread of the process whose event loop starts it."""
 
-    def __init__(self, *, target: Callable[[], object], name: str, daemon: bool) -> None:
-        self._target = target
+    def __init__(
+        self, *, target: Callable[..., object], name: str, daemon: bool, args: tuple[Any, ...] = ()
+    ) -> None:
+        self._target = partial(target, *args)
+        self._is_stores = "store" in name  # what it does first is to wait for the disk
+        self._thread: Thread | None = None
 
     def start(self) -> None:
-        running = cast(Any, asyncio.get_running_loop())
-        running.run_as_thread(self._target)
+        thread = current()
+        running = cast(Any, asyncio.get_running_loop()) if thread is None else thread.process
+        self._thread = running.run_as_thread(self._target, None if self._is_stores else 0.0)
+
+    def is_alive(self) -> bool:
+        return self._thread is not None and not self._thread.dead
+
+    def join(self, timeout: float | None = None) -> None:
+        waiting = current()
+        assert waiting is not None
+        waiting.wait_until(lambda: not self.is_alive(), timeout)

@@ -6,20 +6,21 @@ import asyncio
 import contextlib
 import contextvars
 import random
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from agentor import Agentor, AgentorError
-from agentor.engine.events import Event, RunResult
+from agentor.engine.events import GENERATION, TEXT_DELTA, Event
 from agentor.engine.run_context import RunContext
 from agentor.engine.store.protocol import Lease
 from agentor.errors import LeaseError, ModelError, SequenceConflictError
 from fuzz import threads
-from fuzz.behaviour import ONCE, TOOL_TIMEOUT_S, TOOLS, SeededModel
-from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, ToolStart
+from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, Delivered, Shown, Told, ToolStart
 from fuzz.loop import ProcessLoop
+from fuzz.model import SeededModel
 from fuzz.stepped_store import CommitPoint, SteppedStore
 from fuzz.threads import ProcessEnded
+from fuzz.tools import ONCE, TOOL_TIMEOUT_S, TOOLS
 
 if TYPE_CHECKING:
     from fuzz.world import World
@@ -47,9 +48,11 @@ class Worker:
         self.terms: dict[str, int] = {}  # of the leases it was given
         self.unsaved: set[str] = set()  # runs of which a save has failed
         self.woken_at = -1_000_000  # iteration of its loop
+        self._awake_since = 0.0  # virtual time
+        self._began: dict[str, float] = {}  # runs it is at work on, and since when
         self.wakes_when_taken = False
         self._acts: list[tuple[str, str]] = []  # model calls and tools under way: run id, what
-        self._operations: list[asyncio.Task[RunResult | None]] = []
+        self._operations: list[asyncio.Task[Any]] = []
         self.loop = ProcessLoop(world.timeline, name, self._store_delay_s)
         self.loop.skew_s = self.rng.uniform(-SKEW_MAX_S, SKEW_MAX_S)
         self.store = SteppedStore(
@@ -76,27 +79,26 @@ class Worker:
     # Its life -------------------------------------------------------------------------------------------------------
 
     def begin(
-        self, what: str, run_id: str, work: Callable[[], Coroutine[Any, Any, RunResult | None]]
-    ) -> asyncio.Task[RunResult | None]:
+        self, what: str, run_id: str, work: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> asyncio.Task[Any]:
         """Start an operation of the agent in this process."""
-
-        async def named() -> RunResult | None:
-            _run_id.set(run_id)
-            return await work()
-
-        task = self.loop.create_task(named(), name=run_id)
+        task = self.loop.create_task(work(), name=run_id)
         self._operations.append(task)
         task.add_done_callback(lambda done: self._ended(f"{what} {run_id}", done))
         return task
 
     @property
     def runs(self) -> list[str]:
-        """The ids of the runs it works on."""
-        return [task.get_name() for task in self._operations if not task.done()]
+        """The ids of the runs it works on, or is about to."""
+        return [*self._began, *(task.get_name() for task in self._operations if not task.done())]
 
     @property
     def busy(self) -> bool:
-        return any(not task.done() for task in self._operations) or self.store.is_writing
+        return any(not task.done() for task in self._operations) or bool(self.loop.threads)
+
+    def die(self) -> None:
+        """From now on nothing it does reaches anybody; the world takes it away after this step."""
+        self.dead = self.world.somebody_died = True
 
     def kill(self) -> None:
         """It is gone, whatever it was doing; nothing it does while it unwinds reaches anybody."""
@@ -116,13 +118,14 @@ class Worker:
         if self.loop.suspended and not self.dead:
             self.loop.suspended = self.wakes_when_taken = False
             self.woken_at = self.loop.iterations
+            self._awake_since = self.world.timeline.now
 
     def _store_delay_s(self) -> float:
         if self.world.disk_is_slow and self.rng.random() < 0.3:
             return self.rng.uniform(1, 40)
         return self.rng.expovariate(100)
 
-    def _ended(self, what: str, task: asyncio.Task[RunResult | None]) -> None:
+    def _ended(self, what: str, task: asyncio.Task[Any]) -> None:
         if self.dead:
             return
         if task.cancelled():
@@ -149,6 +152,16 @@ class Worker:
         self.terms[lease.run_id] = lease.term
         self.world.granted(self, lease)
 
+    def deleting(self, run_ids: Iterable[str] | None) -> None:
+        if run_ids is None:
+            self.world.ledger.refresh()
+            run_ids = self.world.ledger.logs
+        self.world.evidence.deleting.update(run_ids)
+
+    def deleted(self, run_ids: Iterable[str]) -> None:
+        if not self.dead and self.world.disk.powered:
+            self.world.evidence.deleted.update(run_ids)
+
     def forked(self, src_run_id: str, dst_run_id: str, at: int | None) -> None:
         if not self.dead and self.world.disk.powered:
             self.world.forked(src_run_id, dst_run_id, at)
@@ -161,7 +174,7 @@ class Worker:
 
     def at_commit(self, point: CommitPoint) -> None:
         if self.dies_at == point:
-            self.dead = True
+            self.die()
         if self.dead:
             raise ProcessEnded
 
@@ -192,6 +205,16 @@ class Worker:
                 just_woken=self._iterations_awake() <= ITERATIONS_TO_NOTICE,
             )
         )
+
+    @contextlib.contextmanager
+    def working_on(self, run_id: str) -> Iterator[None]:
+        """A run is live in this process, in the task that is running."""
+        _run_id.set(run_id)
+        self._began[run_id] = self.world.timeline.now
+        try:
+            yield
+        finally:
+            self._began.pop(run_id, None)
 
     @contextlib.contextmanager
     def asking(self, messages: list[dict[str, Any]]) -> Iterator[int]:
@@ -229,7 +252,7 @@ class Worker:
             self._acts.remove(act)
 
     def _acted(self, run_id: str, what: str) -> None:
-        holder = self.world.ledger.holder(run_id)
+        standing = self.world.ledger.standing(run_id)
         others = [each for each in self.world.workers.values() if each is not self]
         self.world.evidence.acts.append(
             Act(
@@ -237,13 +260,61 @@ class Worker:
                 run_id=run_id,
                 what=what,
                 term=self.terms.get(run_id),
-                current_term=None if holder is None else holder[1],
+                standing=standing,
+                cancel_heard_s=self._heard_s(run_id, standing.cancel_asked_at),
+                unsaved=run_id in self.unsaved,
                 iterations_awake=self._iterations_awake(),
                 beside=tuple(act for each in others for act in each.acts_on(run_id))
                 if self._iterations_awake() > ITERATIONS_TO_NOTICE
                 else (),
             )
         )
+
+    def _heard_s(self, run_id: str, asked_at: float | None) -> float:
+        """For how long it could have known of a question to a run that it works on."""
+        now = self.world.timeline.now
+        if asked_at is None:
+            return 0.0
+        return now - max(asked_at, self._awake_since, self._began.get(run_id, now))
+
+    # What its readers see ---------------------------------------------------------------------------------------------
+
+    async def read_stream(self, text: str, run_id: str) -> None:
+        """Start a run and read it as it comes, slowly, and perhaps not to its end."""
+        streamed = ""
+        async with contextlib.aclosing(self.agent.astream(text, run_id=run_id)) as events:
+            async for event in events:
+                if event.type == TEXT_DELTA:
+                    streamed += event.text or ""
+                elif event.type == GENERATION:
+                    self.world.evidence.told.append(Told(run_id, streamed, event.text or ""))
+                    streamed = ""
+                self._see(run_id, event)
+                if not self.world.calm:
+                    await asyncio.sleep(self.rng.expovariate(5.0))
+                    if self.rng.random() < 0.02:
+                        return
+
+    def _see(self, run_id: str, event: Event) -> None:
+        if self.dead or event.seq is None or not self.world.disk.powered:
+            return
+        self.world.ledger.refresh()
+        log = self.world.ledger.logs.get(run_id)
+        found = log.bodies[event.seq - 1] if log and len(log.bodies) >= event.seq else None
+        self.world.evidence.shown.append(
+            Shown(run_id, event.seq, found == event.to_json(), run_id in self.unsaved)
+        )
+
+    async def receive(self, kind: str, payload: Any, key: str) -> None:
+        """Be handed a letter, at times in vain, at times without being able to say so."""
+        if not self.world.calm:
+            await asyncio.sleep(self.rng.expovariate(1.0))
+            if self.rng.random() < 0.2:
+                raise RuntimeError("no route")
+        if not self.dead and self.world.disk.powered:
+            self.world.evidence.letters.append(Delivered(key, payload["run"]))
+        if not self.world.calm:
+            await asyncio.sleep(self.rng.expovariate(1.0))
 
 
 def _is_expected(error: BaseException) -> bool:

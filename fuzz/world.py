@@ -6,54 +6,37 @@ left ends what he does, and a fresh worker resumes every run that is not finishe
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import os
 import random
-import shutil
-import tempfile
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from unittest import mock
 
 import apsw
 
-from agentor import stopping
-from agentor.engine import clock
-from agentor.engine import lease as lease_module
 from agentor.engine.events import RunResult
 from agentor.engine.store import sqlite_guard as guard
-from agentor.engine.store import sqlite_leases, sqlite_transact
 from agentor.engine.store.protocol import Lease
-from agentor.errors import LeaseHeldError, StoreError
-from fuzz import actions, threads
-from fuzz.disk import Disk, DiskVFS, Survival
-from fuzz.evidence import Evidence, Forked, Resumed
+from agentor.errors import StoreError
+from fuzz import actions
+from fuzz.disk import Disk, Survival
+from fuzz.evidence import Evidence, Forked
 from fuzz.invariants import Breach, judge
 from fuzz.ledger import Ledger
 from fuzz.loop import Timeline
 from fuzz.rival import Rival
 from fuzz.script import SAFETY_S, Action
 from fuzz.virtual_clock import VirtualClock
-from fuzz.worker import SKEW_MAX_S, Worker
+from fuzz.worker import Worker
 
 LEASE_S: Final = 30.0
-LOOK_S: Final = (
-    5.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
-)
+# The look at the mounted file systems, of which a world has none of its own, would cost as much as a commit.
+STORE_OPTIONS: Final = {"lease_ttl_s": LEASE_S, "allow_network_filesystem": True}
 WAKES_WITHIN_S: Final = (
     0.003  # of the take-over that wakes it, on average: while the other still reads
 )
-STEPS_TO_SETTLE: Final = (
-    20_000  # loop iterations within which everybody must have ended what he did
-)
-STEPS_TO_END: Final = 2_000  # within which a resumed run must have ended
-RESUMES_TO_END: Final = 4  # of a run, when nothing fails any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +62,11 @@ class World:
     ) -> None:
         self.seed = seed
         self.path = os.path.join(directory, "runs.db")
-        self.store_options = {"lease_ttl_s": LEASE_S} | (store_options or {})
+        self.store_options = STORE_OPTIONS | (store_options or {})
         self.timeline = Timeline(random.Random(f"{seed}/order"))
+        self.decided: list[
+            tuple[str, str]
+        ] = []  # calls that a person has decided upon: run id, call id
         self.clock = VirtualClock(self.timeline, f"{seed}/clock")
         self.disk = Disk(f"{seed}/disk")
         self.ledger = Ledger(self.path, self.disk)
@@ -89,6 +75,7 @@ class World:
         self.rival: Rival | None = None  # who holds the file's write lock
         self.calm = False  # nothing fails any more
         self.disk_is_slow = False
+        self.somebody_died = False  # and is still among the workers
         self.survival: Survival = "lost"  # of what is not synced when the power goes
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
@@ -151,7 +138,8 @@ class World:
         """Whether the holder's process is known to be dead."""
         return owner.split("/")[0] in self._gone
 
-    def _kill(self, worker: Worker) -> None:
+    def kill(self, worker: Worker) -> None:
+        """A process dies."""
         self.counts["crashes"] += 1
         self.note(worker, "crash")
         worker.kill()
@@ -159,7 +147,7 @@ class World:
             self._gone.add(worker.name)
         self._forget(worker)
 
-    def _dismiss(self, worker: Worker) -> None:
+    def dismiss(self, worker: Worker) -> None:
         """Close a worker that has ended its work."""
         worker.store.close()
         worker.loop.end()
@@ -178,8 +166,8 @@ class World:
         if self._trace is not None:
             self._trace(line)
 
-    def finished(self, worker: Worker, what: str, result: RunResult | None) -> None:
-        if result is None:
+    def finished(self, worker: Worker, what: str, result: object) -> None:
+        if not isinstance(result, RunResult):
             self.note(worker, what, "done")
             return
         tokens = result.usage.total_tokens
@@ -195,6 +183,8 @@ class World:
 
     def forked(self, parent: str, fork: str, at: int | None) -> None:
         self.ledger.refresh()
+        if parent not in self.ledger.logs:  # deleted meanwhile
+            return
         bodies = tuple(self.ledger.logs[parent].bodies)
         seq = len(bodies) if at is None else at
         self.evidence.forks.append(Forked(fork, parent, seq, bodies))
@@ -222,8 +212,10 @@ class World:
         """Whoever has died in the last step is taken away."""
         if not self.disk.powered:
             self._cut_power()
-        for worker in [each for each in self.workers.values() if each.dead]:
-            self._kill(worker)
+        if self.somebody_died:
+            self.somebody_died = False
+            for worker in [each for each in self.workers.values() if each.dead]:
+                self.kill(worker)
 
     def lose_power(self, survival: Survival) -> None:
         """The power goes, and comes back."""
@@ -235,7 +227,7 @@ class World:
         self.faults["power cut"] += 1
         for worker in list(self.workers.values()):
             worker.known_dead = True
-            self._kill(worker)
+            self.kill(worker)
         self._send_rival_away()
         self.ledger.close()
         self._let_go_of_leftovers()
@@ -271,8 +263,8 @@ class World:
             self._bury()
         self.run_until(self._started + SAFETY_S)
 
-    def settle(self) -> None:
-        """The liveness phase."""
+    def calm_down(self) -> None:
+        """The liveness phase begins: nothing fails any more, and whoever was suspended is awake."""
         self.calm = True
         self._later.clear()
         self._send_rival_away()
@@ -281,87 +273,6 @@ class World:
         for worker in self.workers.values():
             worker.dies_at = None
             worker.wake()
-        self._wait_for_everybody("what was under way", STEPS_TO_SETTLE)
-        for worker in list(self.workers.values()):
-            self._dismiss(worker)
-        self.ledger.refresh()
-        try:
-            finisher = self.worker("finisher")
-        except StoreError as error:
-            self.evidence.stuck.append(f"nobody can open the file: {error}")
-            return
-        for run_id in list(self.ledger.logs):
-            self._bring_to_end(finisher, run_id)
-            self._resume_finished(finisher, run_id)
-        self._inspect(finisher)
-        self._dismiss(finisher)
-        self.ledger.refresh()
-
-    def _wait_for_everybody(self, what: str, steps_max: int) -> None:
-        last = self.timeline.steps + steps_max
-        while any(worker.busy for worker in self.workers.values()):
-            if self.timeline.steps > last or not self.timeline.step():
-                why = (
-                    "waits for ever"
-                    if self.timeline.deadlocked()
-                    else f"takes over {steps_max} steps"
-                )
-                self.evidence.stuck.append(f"{what} {why}")
-                break
-        for worker in list(self.workers.values()):
-            if worker.busy:
-                self._kill(worker)
-
-    def _bring_to_end(self, finisher: Worker, run_id: str) -> None:
-        for _ in range(RESUMES_TO_END):
-            if self.ledger.logs[run_id].state.is_complete:
-                return
-            self._decide_all(finisher, run_id)
-            task = finisher.begin("resume", run_id, lambda: finisher.agent.aresume(run_id))
-            self._wait_for_everybody(f"the resume of {run_id}", STEPS_TO_END)
-            if finisher.dead:
-                return
-            if isinstance(task.exception(), LeaseHeldError):
-                self.run_until(self.timeline.now + LEASE_S + 2 * SKEW_MAX_S)
-            self.ledger.refresh()
-        if not self.ledger.logs[run_id].state.is_complete:
-            status = self.ledger.logs[run_id].state.status
-            self.evidence.stuck.append(f"{run_id} is {status} after {RESUMES_TO_END} resumes")
-
-    def _decide_all(self, finisher: Worker, run_id: str) -> None:
-        """Consent to whatever waits."""
-        batch = self.ledger.logs[run_id].state.batch
-        for call_id in [call.call_id for call in batch.waiting] if batch is not None else []:
-            self._approve(finisher, run_id, call_id)
-        self._wait_for_everybody(f"the decisions of {run_id}", STEPS_TO_END)
-
-    def _approve(self, finisher: Worker, run_id: str, call_id: str) -> None:
-        agent = finisher.agent
-        finisher.begin(f"approve {call_id} of", run_id, lambda: agent.aapprove(run_id, call_id))
-
-    def _resume_finished(self, finisher: Worker, run_id: str) -> None:
-        if finisher.dead or not self.ledger.logs[run_id].state.is_complete:
-            return
-        calls, events = self._calls(), len(self.ledger.logs[run_id].events)
-        finisher.begin("resume", run_id, lambda: finisher.agent.aresume(run_id))
-        self._wait_for_everybody(f"the resume of the finished {run_id}", STEPS_TO_END)
-        self.ledger.refresh()
-        written = len(self.ledger.logs[run_id].events) - events
-        self.evidence.resumed.append(Resumed(run_id, self._calls() - calls, written))
-
-    def _calls(self) -> int:
-        return self.evidence.requests + len(self.evidence.tool_starts)
-
-    def _inspect(self, finisher: Worker) -> None:
-        if finisher.dead:
-            return
-        try:
-            self.evidence.damage += finisher.store.integrity_check()
-            rows = finisher.store.runs()
-        except StoreError as error:
-            self.evidence.damage.append(str(error))
-        else:
-            self.evidence.stored_usage = {row.run_id: row.usage for row in rows}
 
     # The end ----------------------------------------------------------------------------------------------------------
 
@@ -387,55 +298,5 @@ class World:
     def close(self) -> None:
         self._send_rival_away()
         for worker in list(self.workers.values()):
-            self._kill(worker)
+            self.kill(worker)
         self.ledger.close()
-
-
-@contextlib.contextmanager
-def living(
-    seed: int,
-    store_options: dict[str, Any] | None = None,
-    trace: Callable[[str], None] | None = None,
-) -> Iterator[World]:
-    """A new world in a directory of its own, with its clock, its disk and its processes installed."""
-    directory = tempfile.mkdtemp(prefix="agentor-fuzz-", dir=_fast_directory())
-    world = World(seed, directory, store_options, trace)
-    vfs = DiskVFS(f"fuzz-{os.path.basename(directory)}", world.disk)
-    logger = logging.getLogger("agentor")
-    try:
-        with (
-            clock.installed(world.clock),
-            mock.patch.object(lease_module, "owner_id", world.owner_id),
-            mock.patch.object(sqlite_leases, "is_gone", world.is_gone),
-            mock.patch.object(threading, "Thread", threads.SteppedThread),
-            mock.patch.object(Future, "result", threads.result),
-            mock.patch.object(sqlite_transact, "queue", threads.QUEUES),
-            mock.patch.object(stopping, "LOOK_S", LOOK_S),
-            mock.patch.object(logger, "disabled", True),
-            mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
-        ):
-            try:
-                yield world
-            finally:
-                world.close()
-    finally:
-        vfs.unregister()
-        shutil.rmtree(directory)
-
-
-def play(
-    seed: int,
-    script: Sequence[Action],
-    store_options: dict[str, Any] | None = None,
-    trace: Callable[[str], None] | None = None,
-) -> Outcome:
-    """Play a script in the world of a seed and judge it."""
-    with living(seed, store_options, trace) as world:
-        world.play(script)
-        world.settle()
-        return world.outcome()
-
-
-def _fast_directory() -> str | None:
-    """Memory, if the system has some in its file tree: the simulated disk is what must be durable, not the real one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -1,0 +1,92 @@
+"""Where worlds are played: a directory, a disk, and what agentor finds there instead of clock, threads and processes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+from unittest import mock
+
+from agentor import stopping
+from agentor.engine import clock
+from agentor.engine import lease as lease_module
+from agentor.engine.events import Event
+from agentor.engine.runner import Runner
+from agentor.engine.store import sqlite_leases, sqlite_transact
+from fuzz import threads
+from fuzz.disk import DiskVFS
+from fuzz.liveness import bring_to_end
+from fuzz.script import Action
+from fuzz.worker import Worker
+from fuzz.world import Outcome, World
+
+LOOK_S: Final = (
+    5.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
+)
+
+
+@contextlib.contextmanager
+def living(
+    seed: int,
+    store_options: dict[str, Any] | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> Iterator[World]:
+    """A new world in a directory of its own, with its clock, its disk and its processes installed."""
+    directory = tempfile.mkdtemp(prefix="agentor-fuzz-", dir=_fast_directory())
+    world = World(seed, directory, store_options, trace)
+    vfs = DiskVFS(f"fuzz-{os.path.basename(directory)}", world.disk)
+    logger = logging.getLogger("agentor")
+    try:
+        with (
+            clock.installed(world.clock),
+            mock.patch.object(lease_module, "owner_id", world.owner_id),
+            mock.patch.object(sqlite_leases, "is_gone", world.is_gone),
+            mock.patch.object(threading, "Thread", threads.SteppedThread),
+            mock.patch.object(Future, "result", threads.result),
+            mock.patch.object(sqlite_transact, "queue", threads.QUEUES),
+            mock.patch.object(stopping, "LOOK_S", LOOK_S),
+            mock.patch.object(Runner, "go", _observed),
+            mock.patch.object(logger, "disabled", True),
+            mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
+        ):
+            try:
+                yield world
+            finally:
+                world.close()
+    finally:
+        vfs.unregister()
+        shutil.rmtree(directory)
+
+
+_go = Runner.go
+
+
+async def _observed(runner: Runner, opening: Sequence[Event] = ()) -> None:
+    """`Runner.go`, for a run whose worker is told that it is live."""
+    worker: Worker = runner._spec.context
+    with worker.working_on(runner.run_id):
+        await _go(runner, opening)
+
+
+def play(
+    seed: int,
+    script: Sequence[Action],
+    store_options: dict[str, Any] | None = None,
+    trace: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Play a script in the world of a seed and judge it."""
+    with living(seed, store_options, trace) as world:
+        world.play(script)
+        bring_to_end(world)
+        return world.outcome()
+
+
+def _fast_directory() -> str | None:
+    """Memory, if the system has some in its file tree: the simulated disk is what must be durable, not the real one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -159,7 +159,7 @@ class _Campaign:
             if not probe.kills():
                 break
             runs += self._play_all([[Point("after commit", commits)]])
-        return [run for run in runs if not run.escaped(1)]
+        return sorted((run for run in runs if not run.escaped(1)), key=_place)
 
     def _killed_at(self, point: Point) -> list[Evidence]:
         (run,) = self._play_all([[point]])
@@ -224,6 +224,14 @@ def _points(run: Evidence, process: int) -> Iterator[Point]:
     for mark in run.marks:
         if mark.kind == "return" and mark.process == process and mark.call_id in together:
             yield Point("after return", mark.number)
+
+
+def _place(run: Evidence) -> tuple[bool, int, bool]:
+    """Where a run stands in the report: by commit, then the returns, then what failed before it was killed."""
+    if not run.kills():
+        return (True, _MOST_COMMITS, True)
+    point = _read_point(run.kills()[0])
+    return (point.moment == "after return", point.number, point.moment == "after commit")
 
 
 def _by_point(runs: Iterable[Evidence]) -> Iterator[tuple[Point, Evidence]]:

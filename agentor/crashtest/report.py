@@ -17,6 +17,8 @@ MEND: Final[Mapping[str | None, str]] = {
     "once": "let the half-finished batch be settled, not rewound, and let reconcile(ctx) find what had happened",
 }
 
+_SETTLED: Final = "the model or a person is told so. A reconcile(ctx) that finds out what became of the call would settle it"
+
 
 @dataclass(frozen=True, slots=True)
 class Again:
@@ -125,6 +127,7 @@ class Report:
         """What is worth knowing and no problem."""
         return [
             *_each_once((note, case) for case in self.cases for note in case.notes),
+            *(f"{tool}: in doubt; {_SETTLED}" for tool in self.in_doubt),
             *self.notes,
         ]
 
@@ -157,13 +160,6 @@ def _tool(name: str, effect: str | None, calls: int, cases: Sequence[Case]) -> T
     if harmful or doubts:
         verdict = "unsafe" if harmful else "in doubt"
     return ToolReport(name, effect, calls, starts, again_in, doubts, verdict)
-
-
-def _settled_by(tool: str) -> str:
-    return (
-        f"{tool}: where nobody knows what became of a call, the model or a person is told so; a reconcile(ctx) that can "
-        "find out would settle it"
-    )
 
 
 def _each_once(told: Iterable[tuple[str, Case]]) -> list[str]:

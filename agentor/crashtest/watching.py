@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import signal
 import threading
@@ -67,8 +68,12 @@ class Watch:
 
 
 def what_is_in(events: Sequence[Event]) -> str:
-    """The events of a commit in few words."""
-    return ", ".join(" ".join(filter(None, [event.type, event.name])) for event in events)
+    """The events of a commit in few words: "generation, tool_call search + pay"."""
+    named = [
+        (kind, " + ".join(event.name for event in group if event.name))
+        for kind, group in itertools.groupby(events, lambda event: event.type)
+    ]
+    return ", ".join(f"{kind} {names}".rstrip() for kind, names in named)
 
 
 class WatchedStore(SQLiteStore):

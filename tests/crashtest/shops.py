@@ -162,6 +162,9 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
         model=ScriptedModel.by_turn(PAYS_ONCE),
         tools=[function_tool(pay, effect="read")],
     ),
+    "bought": lambda: Agentor(
+        "Bought", model="some-model", tools=[function_tool(pay, effect="read")]
+    ),
     "busy": busy_agent,
     "forgetful": forgetful_agent,
     "quitting": lambda: calling(exits),

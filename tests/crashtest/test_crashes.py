@@ -11,7 +11,7 @@ import pytest
 from agentor.crashtest.processes import CrashtestFailedError, Processes
 from agentor.crashtest.report import Case, Report
 from agentor.errors import ConfigError
-from agentor.testing import crashtest
+from agentor.testing import FakeServer, calls, crashtest
 
 pytestmark = pytest.mark.slow
 
@@ -118,6 +118,16 @@ def test_the_model_is_asked_in_the_first_run_only(crasher: Crasher, tmp_path: Pa
     assert asked == ["first"]
 
 
+def test_a_paid_model_is_paid_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the network, as a user has it: two requests for two turns, however often the run is killed."""
+    with FakeServer([calls(("pay", {"amount": 5})), "Paid."]) as server, Processes(1) as processes:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "test")
+        found = crashtest(f"{SHOPS}:bought", "Pay.", processes=processes, at="after commit 2")
+        assert found.safe
+        assert len(server.requests) == 2
+
+
 def test_live_asks_the_agents_own_model_in_every_run(crasher: Crasher) -> None:
     assert crasher.test("steady", live=True, at="after commit 2").safe
 
@@ -140,6 +150,7 @@ def test_a_once_tool_that_cannot_be_asked_is_in_doubt_and_not_unsafe(crasher: Cr
     assert report.safe
     assert (report.in_doubt, case.verdict, case.again) == (("pay",), "in doubt", ())
     assert report.tools[0].verdict == "in doubt"
+    assert "reconcile(ctx) that finds out" in str(report)
 
 
 def test_a_run_that_parks_in_doubt_is_no_breach(crasher: Crasher) -> None:

@@ -253,6 +253,25 @@ async def test_a_renewal_that_hangs_ends_the_trust_when_it_ends(
         store.let_go.set()
 
 
+async def test_a_renewal_that_takes_its_time_counts_from_when_it_was_sent(time: TestClock) -> None:
+    store = Hanging(time)
+    keeper, keeping = await held(store)
+    first = keeper.lease
+    await time.move(20)
+    await store.renewing.wait()
+    await time.move(30)
+    store.let_go.set()
+    async with asyncio.timeout(5):
+        while keeper.lease is first:  # until its thread has come back
+            await asyncio.sleep(0)
+    time.stand_still(23.9)  # 73.9; trusted to 20 + 54
+    keeper.check()
+    time.stand_still(0.2)
+    with pytest.raises(LeaseLostError):
+        keeper.check()
+    await stop(keeping)
+
+
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_only_a_store_that_blocks_is_asked_in_a_thread_of_its_own(
     time: TestClock, book: Book, blocking: bool
@@ -351,6 +370,7 @@ async def test_a_lease_is_held_for_a_thread_that_cannot_be_stopped(
     await keeper.release()
     await keeper.ensure()
     assert book.released == []
+    assert "acquire" not in [verb for verb, _ in book.asked[1:]]
     may_end.set()
     assert book.let_go_of.wait(60)
     assert [(held.run_id, held.owner) for held in book.released] == [("r", lease.owner)]

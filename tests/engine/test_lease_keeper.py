@@ -262,7 +262,7 @@ async def test_a_renewal_that_takes_its_time_counts_from_when_it_was_sent(time: 
     await time.move(30)
     store.let_go.set()
     async with asyncio.timeout(5):
-        while keeper.lease is first:  # until its thread has come back
+        while keeper.lease is first:  # noqa: ASYNC110  # until its thread is back
             await asyncio.sleep(0)
     time.stand_still(23.9)  # 73.9; trusted to 20 + 54
     keeper.check()

@@ -44,6 +44,7 @@ _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
 @click.option(
     "--live", is_flag=True, help="Ask the agent's own model in every run, not in the first only."
 )
+@click.option("--approve", is_flag=True, help="Consent to every call that waits for a person.")
 @click.option(
     "--at", metavar="POINT", help='Kill only here, as a report names it: "before commit 3".'
 )
@@ -81,6 +82,7 @@ def crashtest(
     text: str,
     kills: int,
     live: bool,
+    approve: bool,
     at: str | None,
     jobs: int | None,
     timeout_s: float,
@@ -102,6 +104,7 @@ def crashtest(
                 text,
                 kills=kills,
                 live=live,
+                approve=approve,
                 at=at,
                 jobs=jobs,
                 timeout_s=timeout_s,

@@ -45,6 +45,7 @@ def crashtest(
     *,
     kills: int = 1,
     live: bool = False,
+    approve: bool = False,
     at: str | None = None,
     jobs: int | None = None,
     processes: Processes | None = None,
@@ -62,6 +63,7 @@ def crashtest(
         input: What the user says, or a list of chat messages.
         kills: 2 kills the resuming process as well, at each of its commits: the square of the time.
         live: Ask the agent's own model in every run. Otherwise it is asked in the first, and its answers are used again.
+        approve: Consent to every call that waits for a person, so that what follows is tested, too.
         at: Kill only here, as a report names it: "before commit 3".
         jobs: Runs at the same time; default: as many as there are processors.
         processes: What several crash tests share: see `agentor.crashtest.processes.Processes`.
@@ -81,7 +83,17 @@ def crashtest(
         pool = stack.enter_context(_pool(found.jobs))
         if processes is None:  # last: broken off, they are ended before anybody waits for them
             stack.enter_context(found)
-        campaign = _Campaign(directory, target, messages, live, timeout_s, found, pool, progress)
+        campaign = _Campaign(
+            directory=directory,
+            target=target,
+            input=messages,
+            live=live,
+            approve=approve,
+            timeout_s=timeout_s,
+            processes=found,
+            pool=pool,
+            progress=progress,
+        )
         return campaign.report(kills, only)
 
 
@@ -91,6 +103,7 @@ class _Campaign:
     target: str
     input: Any
     live: bool
+    approve: bool
     timeout_s: float
     processes: Processes
     pool: ThreadPoolExecutor
@@ -173,18 +186,20 @@ class _Campaign:
 
     def _play_all(self, plans: Sequence[Sequence[Point]]) -> list[Evidence]:
         self.expected += len(plans)
+        played = []
         self._tell()
-        return list(self.pool.map(self._play_and_tell, plans))
-
-    def _play_and_tell(self, points: Sequence[Point]) -> Evidence:
-        evidence = self._play("-then-".join(point.slug for point in points), points)
-        self.done += 1
-        self._tell()
-        return evidence
+        for evidence in self.pool.map(self._play_plan, plans):
+            played.append(evidence)
+            self.done += 1
+            self._tell()
+        return played
 
     def _tell(self) -> None:
         if self.progress is not None:
             self.progress(self.done, self.expected)
+
+    def _play_plan(self, points: Sequence[Point]) -> Evidence:
+        return self._play("-then-".join(point.slug for point in points), points)
 
     def _play(self, name: str, points: Sequence[Point] = ()) -> Evidence:
         """One run, killed at each of the points in turn, and resumed after each."""
@@ -209,6 +224,7 @@ class _Campaign:
             self.timeout_s,
             point,
             replies if replies.exists() and not self.live else None,
+            self.approve,
         )
 
 
@@ -246,7 +262,9 @@ def _notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[
         yield f"Answers differently each time, also without a crash: {', '.join(differing)}."
     if outcome.own_store not in (None, "SQLiteStore"):
         yield f"Tested on a SQLiteStore; the agent's own is a {outcome.own_store}."
-    if not any(mark.kind == "start" for mark in first.marks):
+    if first.state.status == "paused":
+        yield "The run waits for a person; approve (--approve) consents, and tests what follows, too."
+    elif not any(mark.kind == "start" for mark in first.marks):
         yield "No tool was called: an input that leads to calls would test more."
 
 

@@ -35,6 +35,7 @@ class Order:
     timeout_s: float
     dies_at: Point | None = None
     replies: Path | None = None  # of the model; None: the agent's own model answers
+    approves: bool = False  # every call that waits for a person
 
     @property
     def output(self) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentor.crashtest.crashing import crashtest
+    from agentor.crashtest.processes import CrashtestFailedError
     from agentor.testing import faults
     from agentor.testing.answers import Answer, calls, says
     from agentor.testing.checker import check_messages, check_request
@@ -28,6 +29,7 @@ _NAMES_BY_MODULE = {
     "answers": ("Answer", "calls", "says"),
     "checker": ("check_messages", "check_request"),
     ".crashtest.crashing": ("crashtest",),
+    ".crashtest.processes": ("CrashtestFailedError",),
     "completions": ("Request", "chunk", "deltas"),
     "replies": ("Ending", "Gate", "Reply", "error", "json_reply", "sse"),
     "scripted": ("ScriptedModel", "ScriptedRequest"),
@@ -37,6 +39,7 @@ _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in
 
 __all__ = [
     "Answer",
+    "CrashtestFailedError",
     "Ending",
     "FakeServer",
     "Gate",

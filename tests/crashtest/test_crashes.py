@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from agentor.crashtest.processes import CrashtestFailedError, Processes
+from agentor.crashtest.processes import Processes
 from agentor.crashtest.report import Case, Report
 from agentor.errors import ConfigError
-from agentor.testing import FakeServer, calls, crashtest
+from agentor.testing import CrashtestFailedError, FakeServer, calls, crashtest
 
 pytestmark = pytest.mark.slow
 
@@ -175,6 +175,15 @@ def test_a_run_that_waits_for_a_person_is_a_run_that_can_be_compared(crasher: Cr
     report, case = crasher.at("before commit 2", "approving")
     assert report.safe
     assert (report.status, case.status) == ("paused", "paused")
+
+
+def test_with_consent_given_what_follows_is_tested_too(crasher: Crasher) -> None:
+    consented = crasher.test("approving", approve=True, at="before commit 3")
+    assert consented.cases[0].name == "before commit 3 (approval pay)"
+    assert (consented.status, consented.cases[0].status) == ("completed", "completed")
+    paid = crasher.test("approving", approve=True, at="before commit 6")
+    assert paid.cases[0].name == "before commit 6 (tool_result pay)"
+    assert (paid.cases[0].verdict, paid.cases[0].again) == ("in doubt", ())
 
 
 def test_what_a_tool_keeps_in_memory_is_missed_after_the_crash(crasher: Crasher) -> None:

@@ -143,8 +143,9 @@ class Worker:
             await asyncio.wait(self._running.values())
 
     async def _take(self) -> bool:
-        """Start as many runs as there is room for; whether some wait for their time."""
-        waits = False
+        """Start as many runs as there is room for; whether another look is needed: some wait for their time, or were
+        under way, and may have ended meanwhile with something left to do."""
+        waits = bool(self._running)
         for run_id in await self._candidates():
             if run_id in self._running or self._not_before.get(run_id) == NEVER:
                 continue
@@ -163,6 +164,7 @@ class Worker:
                 waits = True
                 continue
             self._start(run_id, state)
+            waits = True
         return waits
 
     def _start(self, run_id: str, state: RunState) -> None:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
-from agentor import Agentor, ConfigError, MemoryStore, RunExistsError, function_tool
+from agentor import (
+    Agentor,
+    ConfigError,
+    LeaseHeldError,
+    MemoryStore,
+    RunExistsError,
+    RunResult,
+    function_tool,
+)
 from agentor.engine import clock
+from agentor.engine.events import Event
 from agentor.testing import ScriptedModel, calls, says
+from agentor.worker import Worker, WorkPlan
 from tests.engine.agents import ANSWER, ThreeMethods, Tools, agent, types
 from tests.engine.leases import Later
 
@@ -56,6 +67,38 @@ def test_two_workers_share_the_work_and_no_tool_runs_twice(store: Any) -> None:
     finished = [run_id for report in reports for run_id in report.finished]
     assert sorted(set(finished)) == sorted(f"r{n}" for n in range(12))
     assert tools.ran["get_weather London"] == 12
+
+
+async def test_a_run_that_ends_unfinished_while_the_worker_looks_on_is_taken_again() -> None:
+    has_ended = threading.Event()
+
+    class SlowToLoad(MemoryStore):
+        blocking = True
+
+        def load(self, run_id: str) -> list[Event]:
+            if run_id == "another_agents":
+                has_ended.wait(10)
+            return super().load(run_id)
+
+    store, attempts = SlowToLoad(), 0
+    await agent(store).aenqueue("go", run_id="held")
+    await Agentor("B", model=ScriptedModel([]), store=store).aenqueue("go", "another_agents")
+
+    async def resume(run_id: str) -> RunResult:
+        nonlocal attempts
+        attempts += 1
+        has_ended.set()
+        if attempts == 1:
+            raise LeaseHeldError(run_id, "somebody", None)
+        return await agent(store).aresume(run_id)
+
+    async def never(run_id: str, reason: str) -> None:
+        raise AssertionError(run_id)
+
+    mine = agent(store)
+    plan = WorkPlan(until_idle=True, poll_s=0.01)
+    report = await Worker(store, mine.name, plan, resume, never).work()
+    assert report.finished == {"held": "completed"}
 
 
 async def test_no_more_runs_are_worked_on_than_there_is_room_for(store: Any) -> None:

@@ -13,7 +13,8 @@ from agentor.engine.lease import Keeper
 from agentor.engine.recorder import uninterrupted
 from agentor.engine.request import Call
 from agentor.engine.runner import Runner
-from agentor.stopping import OVERDUE, Stop, Stopper, answered
+from agentor.errors import AgentorError
+from agentor.stopping import OVERDUE, LetGo, Stop, Stopper, answered
 
 logger = logging.getLogger("agentor")
 
@@ -62,13 +63,25 @@ async def _leave(tasks: set[asyncio.Task[Any]], runner: Runner, keeper: Keeper) 
         await keeper.release()
 
 
-async def _stop(runner: Runner, keeper: Keeper, stop: Stop) -> None:
+async def _stop(runner: Runner, keeper: Keeper, stop: Stop | LetGo) -> None:
     keeper.check()
+    if isinstance(stop, LetGo):
+        await _let_go(runner)
+        return
     error = stop.error
     if running := runner.left_running():
         error += f" Still running, since a thread cannot be stopped: {_named(running)}."
     await runner.stop(stop.status, error, stop.by)
     await answered(runner.store, runner.run_id)
+
+
+async def _let_go(runner: Runner) -> None:
+    if runner.left_running():  # that is no good order
+        return
+    try:
+        await runner.let_go()
+    except AgentorError as error:  # then this attempt counts
+        logger.warning("run %s: that it was let go is not recorded (%s)", runner.run_id, error)
 
 
 def _named(running: Iterable[tuple[Call, threading.Thread]]) -> str:

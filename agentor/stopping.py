@@ -40,6 +40,11 @@ class Stop:
     by: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """A run is left where it is, for another worker to take: this one is to stop."""
+
+
 class Stopper:
     """Waits for a reason to end one run of this process."""
 
@@ -48,13 +53,13 @@ class Stopper:
         self._run_id = run_id
         self._ends_at = ends_at  # seconds since the epoch
         self._loop = asyncio.get_running_loop()
-        self._told: asyncio.Future[Stop] = self._loop.create_future()
+        self._told: asyncio.Future[Stop | LetGo] = self._loop.create_future()
 
     @property
     def is_overdue(self) -> bool:
         return self._ends_at is not None and clock.now() >= self._ends_at
 
-    def tell(self, stop: Stop) -> None:
+    def tell(self, stop: Stop | LetGo) -> None:
         """From any thread."""
 
         def set_result() -> None:
@@ -63,10 +68,13 @@ class Stopper:
 
         self._loop.call_soon_threadsafe(set_result)
 
-    async def wait(self) -> Stop:
+    async def wait(self) -> Stop | LetGo:
         """Return when there is a reason."""
         key = (id(self._store), self._run_id)
-        watches = [asyncio.ensure_future(self._watch_time()), asyncio.ensure_future(self._look())]
+        watches: list[asyncio.Future[Stop | LetGo]] = [
+            asyncio.ensure_future(self._watch_time()),
+            asyncio.ensure_future(self._look()),
+        ]
         with _lock:
             _live[key] = self
         try:
@@ -111,7 +119,7 @@ _lock = threading.Lock()
 _live: dict[tuple[int, str], Stopper] = {}
 
 
-def tell(store: object, run_id: str, stop: Stop) -> bool:
+def tell(store: object, run_id: str, stop: Stop | LetGo) -> bool:
     """Tell a run of this process; whether there is one."""
     with _lock:
         stopper = _live.get((id(store), run_id))

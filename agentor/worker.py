@@ -18,7 +18,9 @@ from agentor.engine.events import Event, RunResult
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, replay
 from agentor.engine.store.protocol import Store
+from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import AgentorError, ConfigError, LeaseError, LogCorruptError
+from agentor.stopping import LetGo, tell
 
 logger = logging.getLogger("agentor")
 
@@ -133,8 +135,9 @@ class Worker:
             await asyncio.wait({pause, grace}, return_when=asyncio.FIRST_COMPLETED)
             pause.cancel()
             grace.cancel()
-        for task in self._running.values():
-            task.cancel()
+        for run_id, task in self._running.items():
+            if not tell(self._store, run_id, LetGo()):  # it has not begun, or has just ended
+                task.cancel()
         if self._running:
             await asyncio.wait(self._running.values())
 
@@ -235,6 +238,9 @@ class Worker:
                 self._not_before[run_id] = clock.monotonic() + self._plan.poll_s
             self._tell(Step(run_id, attempt, "failed", told))
         else:
+            if result.status == UNFINISHED:
+                self._tell(Step(run_id, attempt, "interrupted"))
+                return
             self.report.finished[run_id] = result.status
             self.report.failed.pop(run_id, None)
             self._tell(Step(run_id, attempt, result.status, result.error))

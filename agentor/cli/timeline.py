@@ -70,6 +70,8 @@ def _lines(event: Event, seq: int, answer: str | None, queued: bool) -> Iterator
             yield _approval(event, seq)
         case ev.CANCEL:
             yield Line(seq, "cancel", f"asked for by {event.by or 'somebody'}", tone="quiet")
+        case ev.STOP:
+            yield Line(seq, "let go", "its worker was stopped", tone="quiet")
         case _:
             yield Line(seq, event.type, "a type this version does not know", tone="quiet")
 

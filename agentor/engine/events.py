@@ -27,11 +27,12 @@ MESSAGE: Final = "message"
 RUN_END: Final = "run_end"
 FORK: Final = "fork"
 CANCEL: Final = "cancel"
+STOP: Final = "stop"  # a worker was told to stop, and let the run go in good order
 APPROVAL: Final = "approval"  # asked for, given, refused or needless: see its status
 TEXT_DELTA: Final = "text_delta"  # streamed, never stored
 
 STORED_TYPES: Final = frozenset(
-    {RUN_START, GENERATION, TOOL_CALL, TOOL_RESULT, MESSAGE, RUN_END, FORK, APPROVAL, CANCEL}
+    {RUN_START, GENERATION, TOOL_CALL, TOOL_RESULT, MESSAGE, RUN_END, FORK, APPROVAL, CANCEL, STOP}
 )
 
 

@@ -57,7 +57,8 @@ class RunState:
     error: str | None = None
     turn: int = 0  # generations of the segment
     segments: int = 0  # how often the run was queued, started or resumed
-    attempts: int = 0  # how often somebody began to work on it
+    attempts: int = 0  # how often somebody began to work on it, and was not stopped in good order
+    attempting: bool = False  # the last of them was not
     empty_answers: int = 0  # of the segment
     mismatches: int = 0  # of the segment
     usage: Usage = field(default_factory=Usage)
@@ -116,6 +117,8 @@ def evolve(state: RunState, event: Event) -> RunState:
             return _approval(state, event, seq)
         case ev.CANCEL:
             return changed(state, seq=seq)  # the run_end after it says what it means
+        case ev.STOP:
+            return _stop(state, seq)
     return changed(state, seq=seq, unknown=state.unknown + 1)
 
 
@@ -203,6 +206,7 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         turn=0,
         segments=state.segments + 1,
         attempts=state.attempts + (not event.queued),
+        attempting=not event.queued,
         empty_answers=0,
         mismatches=0,
         started_at=_first_start(state, event),
@@ -213,6 +217,11 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         else state.definitions,
         has_start=True,
     )
+
+
+def _stop(state: RunState, seq: int) -> RunState:
+    """The attempt came to no end of its own, so it says nothing of the run. The segment stays open, as after a crash."""
+    return changed(state, seq=seq, attempts=state.attempts - state.attempting, attempting=False)
 
 
 def _first_start(state: RunState, event: Event) -> float | None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, assert_never
 
 from agentor.engine import clock
+from agentor.engine import events as ev
 from agentor.engine.asking import Asking, Output
 from agentor.engine.batch import Batch
 from agentor.engine.budget import Budget
@@ -107,6 +108,7 @@ class Runner:
             self._keeper.check,
             spec.transaction_limit_s,
         )
+        self._found = len(self.events)  # in the log, before any of ours
         self._running: set[asyncio.Task[None]] = set()
         self._recording = asyncio.Lock()  # each result takes the next seq
         self._started_at = clock.now()
@@ -278,7 +280,8 @@ class Runner:
         try:
             await self._recorder.save(staged.events)
         except asyncio.CancelledError:
-            self._adopt(staged)  # the write went on to its end, and the end of the run comes after it
+            # The write went on to its end, and the end of the run comes after it.
+            self._adopt(staged)
             raise
         self._adopt(staged)
         await self._show(staged)
@@ -319,6 +322,11 @@ class Runner:
         end = Finish(status, error=error)
         events = stopped(self.state, end, by, self._started_at, clock.now())
         await self._record(Staged(self.state, events))
+
+    async def let_go(self) -> None:
+        """Record that we were stopped in good order, if we had begun. The work must have ended."""
+        if self.state.status is None and len(self.events) > self._found:
+            await self._record(Staged(self.state, [Event(ev.STOP, started_at=clock.now())]))
 
     async def _fail(self, error: BaseException) -> None:
         """Record that the run failed, if that can still be recorded and is not yet."""

@@ -52,7 +52,7 @@ async def test_what_goes_on_after_the_grace_is_broken_off_and_told(grace_s: floa
     report = await (await desk.stopped_in_a_model_call())
     assert report.finished == {}
     assert desk.steps == [Step("r", 1, "interrupted")]
-    desk.store.append("r", desk.store.load("r")[0].with_(seq=3))  # nobody holds it any more
+    desk.store.append("r", desk.store.load("r")[0].with_(seq=4))  # nobody holds it any more
 
 
 async def test_a_damaged_log_is_told_once_and_does_not_keep_a_worker_from_being_idle() -> None:

@@ -194,7 +194,7 @@ async def test_a_stopped_worker_ends_what_it_has_where_it_is_recorded(store: Any
     worker.stop()
     report = await working
     assert report.finished == {}
-    assert types(store.load("r")) == ["run_start", "run_start"]
+    assert types(store.load("r")) == ["run_start", "run_start", "stop"]
     assert agent(store).resume("r").final_output == ANSWER
 
 

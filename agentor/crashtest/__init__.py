@@ -1,6 +1,7 @@
 """Whether a user's agent survives crashes: it is run, killed at every commit, resumed, and compared.
 
-    crashing       the whole of it: `crashtest(target, input) -> Report`
+    crashing       the door: `crashtest(target, input) -> Report`
+    campaign       the whole of it: which runs are played, and where each is killed
     fork_server    where the agent's processes come from; `child` is what each of them does
     watching       in the child: the store and the tools are watched, and the process dies where it is told to
     replaying      in the child: a model that answers as it did in the first run

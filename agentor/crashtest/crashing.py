@@ -1,9 +1,4 @@
-"""The crash test itself: run, run again, then kill at every point and resume.
-
-The first run asks the agent's own model; its log answers from then on. The second is not killed either: what differs
-between the two differs without any crash. Then one case for each point at which the first run could have died, each in
-processes of its own and on a store of its own.
-"""
+"""The door to the crash test: `crashtest(target, input) -> Report`."""
 
 from __future__ import annotations
 
@@ -11,32 +6,17 @@ import contextlib
 import os
 import signal
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 from agentor import inputs
 from agentor.agent import Agentor
-from agentor.crashtest.evidence import Evidence, collect, load, open_calls, side_by_side
-from agentor.crashtest.judging import Reference, varying
-from agentor.crashtest.orders import Order, Outcome
-from agentor.crashtest.points import Point
-from agentor.crashtest.processes import CrashtestFailedError, Ended, Processes
-from agentor.crashtest.replaying import write_replies
-from agentor.crashtest.report import Report, tool_reports
-from agentor.engine.store.protocol import new_run_id
+from agentor.crashtest.campaign import Campaign, Progress, read_point
+from agentor.crashtest.processes import Processes
+from agentor.crashtest.report import Report
 from agentor.errors import ConfigError
-
-Progress: TypeAlias = Callable[
-    [int, int], None
-]  # told of each case: how many are done, of how many
-
-_COMPARABLE: Final = ("completed", "paused")
-_REPLIES: Final = "replies.jsonl"
-_MOST_COMMITS: Final = 10_000
 
 
 def crashtest(
@@ -75,7 +55,7 @@ def crashtest(
     crash, so that there is nothing to compare.
     """
     _check(target, kills, jobs, timeout_s)
-    only = None if at is None else _read_point(at)
+    only = None if at is None else read_point(at)
     messages = inputs.read_input(input)
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(_directory(keep))
@@ -83,7 +63,7 @@ def crashtest(
         pool = stack.enter_context(_pool(found.jobs))
         if processes is None:  # last: broken off, they are ended before anybody waits for them
             stack.enter_context(found)
-        campaign = _Campaign(
+        campaign = Campaign(
             directory=directory,
             target=target,
             input=messages,
@@ -95,196 +75,6 @@ def crashtest(
             progress=progress,
         )
         return campaign.report(kills, only)
-
-
-@dataclass
-class _Campaign:
-    directory: Path
-    target: str
-    input: Any
-    live: bool
-    approve: bool
-    timeout_s: float
-    processes: Processes
-    pool: ThreadPoolExecutor
-    progress: Progress | None
-    done: int = 0
-    expected: int = 0
-
-    def report(self, kills: int, only: Point | None) -> Report:
-        first, outcome = self._first()
-        reference = self._reference(first, outcome)
-        runs = self._killed_once(reference) if only is None else self._killed_at(only)
-        if kills == 2:
-            runs += self._killed_twice(runs)
-        cases = tuple(reference.judge(evidence) for evidence in runs)
-        calls = Counter(mark.tool or "" for mark in first.marks if mark.kind == "start")
-        return Report(
-            target=self.target,
-            agent=outcome.agent,
-            status=first.state.status or "",
-            answer=first.state.text,
-            usage=first.state.usage.to_dict(),
-            tools=tool_reports(outcome.effects, calls, cases),
-            cases=cases,
-            notes=tuple(_notes(first, reference, outcome)),
-        )
-
-    # Without a crash ----------------------------------------------------------------------------------------------
-
-    def _first(self) -> tuple[Evidence, Outcome]:
-        first = self._play("first")
-        ended = first.processes[0]
-        _raise_failure(ended, self.timeout_s, self.target)
-        assert ended.outcome is not None
-        status = first.state.status
-        if status not in _COMPARABLE:
-            raise CrashtestFailedError(
-                f"the uninterrupted run ends {status!r} ({first.state.error}): a crash test needs one that completes "
-                "or waits for a person"
-            )
-        write_replies(first.log, self.directory / _REPLIES)
-        return first, ended.outcome
-
-    def _reference(self, first: Evidence, outcome: Outcome) -> Reference:
-        second = self._play("second")
-        _raise_failure(second.processes[0], self.timeout_s, self.target)
-        differing = varying(first, second)
-        reference = Reference(first, outcome.effects, self.timeout_s, differing, self.live)
-        if problems := reference.judge(second).problems:
-            raise CrashtestFailedError(
-                "two runs differ without any crash, so there is nothing to compare: "
-                + "; ".join(problems)
-            )
-        return reference
-
-    # With crashes -------------------------------------------------------------------------------------------------
-
-    def _killed_once(self, reference: Reference) -> list[Evidence]:
-        first = reference.run
-        points = list(_points(first, 1))
-        runs = self._play_all([[point] for point in points])
-        commits = first.count("commit")
-        while commits < _MOST_COMMITS:  # until one lives to its end
-            commits += 1
-            (probe,) = self._play_all([[Point("before commit", commits)]])
-            runs.append(probe)
-            if not probe.kills():
-                break
-            runs += self._play_all([[Point("after commit", commits)]])
-        return sorted((run for run in runs if not run.escaped(1)), key=_place)
-
-    def _killed_at(self, point: Point) -> list[Evidence]:
-        (run,) = self._play_all([[point]])
-        if run.escaped(1):
-            raise ConfigError(f"the run never came to {str(point)!r}: it has fewer of them")
-        return [run]
-
-    def _killed_twice(self, runs: Sequence[Evidence]) -> list[Evidence]:
-        plans = [[first, second] for first, run in _by_point(runs) for second in _points(run, 2)]
-        return [run for run in self._play_all(plans) if not run.escaped(2)]
-
-    def _play_all(self, plans: Sequence[Sequence[Point]]) -> list[Evidence]:
-        self.expected += len(plans)
-        played = []
-        self._tell()
-        for evidence in self.pool.map(self._play_plan, plans):
-            played.append(evidence)
-            self.done += 1
-            self._tell()
-        return played
-
-    def _tell(self) -> None:
-        if self.progress is not None:
-            self.progress(self.done, self.expected)
-
-    def _play_plan(self, points: Sequence[Point]) -> Evidence:
-        return self._play("-then-".join(point.slug for point in points), points)
-
-    def _play(self, name: str, points: Sequence[Point] = ()) -> Evidence:
-        """One run, killed at each of the points in turn, and resumed after each."""
-        directory = self.directory / name
-        directory.mkdir(mode=0o700)
-        run_id, ended, unanswered = new_run_id(), list[Ended](), set[str]()
-        for process, point in enumerate([*points, None], 1):
-            ended.append(self.processes.obey(self._order(directory, run_id, process, point)))
-            if point is not None and not ended[-1].was_killed:
-                break
-            unanswered |= open_calls(load(directory, run_id))
-        return collect(directory, run_id, ended, unanswered if points else set())
-
-    def _order(self, directory: Path, run_id: str, process: int, point: Point | None) -> Order:
-        replies = self.directory / _REPLIES
-        return Order(
-            directory,
-            self.target,
-            self.input,
-            run_id,
-            process,
-            self.timeout_s,
-            point,
-            replies if replies.exists() and not self.live else None,
-            self.approve,
-        )
-
-
-def _points(run: Evidence, process: int) -> Iterator[Point]:
-    """Where a process that did what this one did can be killed.
-
-    The return of a tool that was called alone is the same moment as that before the commit of its result.
-    """
-    for number in range(1, run.count("commit", process) + 1):
-        yield Point("before commit", number)
-        yield Point("after commit", number)
-    together = side_by_side(run.log)
-    for mark in run.marks:
-        if mark.kind == "return" and mark.process == process and mark.call_id in together:
-            yield Point("after return", mark.number)
-
-
-def _place(run: Evidence) -> tuple[bool, int, bool]:
-    """Where a run stands in the report: by commit, then the returns, then what failed before it was killed."""
-    if not run.kills():
-        return (True, _MOST_COMMITS, True)
-    point = _read_point(run.kills()[0])
-    return (point.moment == "after return", point.number, point.moment == "after commit")
-
-
-def _by_point(runs: Iterable[Evidence]) -> Iterator[tuple[Point, Evidence]]:
-    for run in runs:
-        for killed in run.kills():
-            yield _read_point(killed), run
-
-
-def _notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[str]:
-    names = {event.call_id: event.name for event in first.log if event.call_id is not None}
-    if differing := sorted({str(names.get(call_id)) for call_id in reference.varying}):
-        yield f"Answers differently each time, also without a crash: {', '.join(differing)}."
-    if outcome.own_store not in (None, "SQLiteStore"):
-        yield f"Tested on a SQLiteStore; the agent's own is a {outcome.own_store}."
-    if first.state.status == "paused":
-        yield "The run waits for a person; approve (--approve) consents, and tests what follows, too."
-    elif not any(mark.kind == "start" for mark in first.marks):
-        yield "No tool was called: an input that leads to calls would test more."
-
-
-def _raise_failure(ended: Ended, timeout_s: float, target: str) -> None:
-    """Say why there is nothing to compare, if the run did not come to its end."""
-    outcome = ended.outcome
-    if ended.timed_out:
-        raise CrashtestFailedError(
-            f"the uninterrupted run of {target} did not end within {timeout_s:g} s: allow it more time (timeout)"
-        )
-    if outcome is None:
-        raise CrashtestFailedError(
-            f"the process of {target} ended with exit code {ended.exit} in the middle of the run, without being killed"
-        )
-    if outcome.ending == "config":
-        raise ConfigError(outcome.error)
-    if outcome.ending == "not loaded":
-        raise CrashtestFailedError(outcome.error)
-    if outcome.ending != "ended":
-        raise CrashtestFailedError(f"the uninterrupted run failed: {outcome.error}")
 
 
 def _check(target: Any, kills: Any, jobs: Any, timeout_s: Any) -> None:
@@ -300,15 +90,6 @@ def _check(target: Any, kills: Any, jobs: Any, timeout_s: Any) -> None:
     if jobs is not None and (not isinstance(jobs, int) or jobs < 1):
         raise ConfigError(f"jobs is a number of processes from 1 on, not {jobs!r}")
     inputs.read_seconds("timeout_s", timeout_s)
-
-
-def _read_point(text: str) -> Point:
-    try:
-        return Point.parse(text.partition(" (")[0])
-    except ValueError:
-        raise ConfigError(
-            f"{text!r} names no moment: write 'before commit 3', 'after commit 3' or 'after return 2'"
-        ) from None
 
 
 @contextlib.contextmanager

@@ -128,10 +128,9 @@ class Ledger:
             for position, number, seq, body in rows:
                 self._position = position
                 run_id, parent, at = lineage[number]
-                if number not in self._known:  # its parent's events came before
-                    self._known[number] = (
-                        self._known[numbers[parent]].up_to(at) if parent else Log()
-                    )
+                if number not in self._known:  # its parent's events came before, if they are there
+                    shared = self._known.get(numbers.get(parent, 0), Log())
+                    self._known[number] = shared.up_to(at)
                 self._take(run_id, self._known[number], seq, body)
             self.logs = {run_id: self._known[number] for number, run_id, *_, there in runs if there}
 

@@ -95,7 +95,7 @@ def _redirect(order: Order) -> None:
 _SOON_NEEDED: Final = ("agentor.testing.scripted", "agentor.blocking", "agentor.engine.models")
 
 
-if __name__ == "__main__":
+def main() -> None:
     for module in _SOON_NEEDED:
         importlib.import_module(module)
     _Server().serve()

@@ -17,7 +17,12 @@ from agentor.crashtest.orders import Order, Outcome
 from agentor.engine import strict_json
 from agentor.errors import AgentorError
 
-_SERVER: Final = "agentor.crashtest.fork_server"
+_SERVER: Final = """
+import sys
+sys.path += [path for path in sys.argv[1:] if path not in sys.path]
+from agentor.crashtest.fork_server import main
+main()
+"""
 
 
 class CrashtestFailedError(AgentorError):
@@ -97,8 +102,9 @@ def _asked(server: subprocess.Popen[str], line: str) -> str:
 
 
 def _started() -> subprocess.Popen[str]:
-    # -P: the directory we stand in is no place to look for the standard library in.
-    command = [sys.executable, "-P", "-m", _SERVER]
+    # -P: the directory we stand in is no place to look for the standard library in. What can be imported here can be
+    # imported there, too, but only where nothing else of that name comes first.
+    command = [sys.executable, "-P", "-c", _SERVER, *map(os.path.abspath, sys.path)]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -118,6 +118,18 @@ def test_the_model_is_asked_in_the_first_run_only(crasher: Crasher, tmp_path: Pa
     assert asked == ["first"]
 
 
+def test_a_module_is_found_where_the_test_itself_would_find_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "src" / "bazaar"
+    package.mkdir(parents=True)
+    (package / "stalls.py").write_text(SHOPS.read_text())
+    monkeypatch.syspath_prepend(tmp_path / "src")
+    with Processes(1) as processes:
+        found = crashtest("bazaar.stalls:chatting", "Hi.", processes=processes, at="after commit 1")
+    assert found.safe
+
+
 def test_a_paid_model_is_paid_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the network, as a user has it: two requests for two turns, however often the run is killed."""
     with FakeServer([calls(("pay", {"amount": 5})), "Paid."]) as server, Processes(1) as processes:

@@ -11,6 +11,6 @@ if "MUTANT_UNDER_TEST" in os.environ:  # set by mutmut
         "mutants",
         settings.get_profile("repeatable"),
         phases=[Phase.explicit, Phase.generate],
-        max_examples=40,
+        max_examples=15,
     )
     settings.load_profile("mutants")

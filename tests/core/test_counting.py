@@ -34,7 +34,7 @@ def segment_of(log: list[Event]) -> list[Event]:
 def test_starts_are_counted_and_the_last_that_names_something_names_it(log: list[Event]) -> None:
     state, starts = replay(log), of("run_start", log)
     begun = [event for event in starts if not event.queued]
-    assert (state.seq, state.segments, state.attempts) == (len(log), len(starts), len(begun))
+    assert (state.seq, state.segments) == (len(log), len(starts))
     assert state.started_at == next((e.started_at for e in begun if e.started_at), None)
     assert state.agent == last(event.agent for event in starts)
     speakers = [event for event in log if event.type in ("run_start", "generation")]
@@ -44,6 +44,16 @@ def test_starts_are_counted_and_the_last_that_names_something_names_it(log: list
     told = {event.definition for event in starts if event.defined is not None}
     assert state.definitions == told - {None}
     assert state.has_start
+
+
+@given(wide_logs())
+def test_an_attempt_is_a_start_that_nobody_stopped_in_good_order(log: list[Event]) -> None:
+    marks = [event for event in log if event.type in ("run_start", "stop")]
+    begun = [event.type == "run_start" and not event.queued for event in marks]
+    stopped = [event.type == "stop" for event in marks[1:]] + [False]
+    attempts = [b and not s for b, s in zip(begun, stopped, strict=True)]
+    assert replay(log).attempts == sum(attempts)
+    assert replay(log).attempting == begun[-1]
 
 
 @given(wide_logs())

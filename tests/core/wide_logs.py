@@ -126,7 +126,9 @@ def _end(draw: st.DrawFn, writer: Writer) -> None:
 
 
 def _strange(draw: st.DrawFn, writer: Writer) -> None:
-    event_type = draw(st.sampled_from(["from_the_future", "cancel", "tool_call", "tool_result"]))
+    event_type = draw(
+        st.sampled_from(["from_the_future", "cancel", "stop", "tool_call", "tool_result"])
+    )
     writer.add(event_type, name="pay", call_id="nobody", error=draw(st.sampled_from([None, "no"])))
 
 

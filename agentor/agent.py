@@ -16,6 +16,7 @@ from agentor import decisions, inputs
 from agentor.blocking import twin
 from agentor.building import build_spec
 from agentor.delivery import Handler, deliver
+from agentor.engine.asking import name_of
 from agentor.engine.budget import Budget
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event, RunResult
@@ -426,6 +427,7 @@ class Agentor:
         tracer = choose_tracer(tracing, self._tracer, self._traces)
         spec = with_turns(self._spec, max_turns)
         models = [self.model, *(self._fallback(model) for model in fallback_models or ())]
+        inputs.checked_budget(spec.budget, map(name_of, models))
         return Launch(
             spec=AgentSpec(**{**spec.__dict__, "models": models}),
             store=self.store,

@@ -26,7 +26,6 @@ CORE = (
     "decide",
     "request",
     "staged",
-    "budget",
     "batch",
     "ending",
 )
@@ -57,6 +56,7 @@ FLOORS = {
             f"agentor.engine.{name}"
             for name in ("responses", "store", "recorder", "lease", "holding", "daemon_thread")
         ),
+        *(f"agentor.engine.{name}" for name in ("budget", "price_table")),
         *(f"agentor.engine.{name}" for name in MODEL_EDGE),
         *(f"agentor.engine.{name}" for name in TOOL_EDGE),
     ],
@@ -100,6 +100,7 @@ ONE_DOOR = {
     "click": ("agentor.cli",),
     "rich": ("agentor.cli", "agentor.demo"),
     "sqlite_utils": ("agentor.export",),
+    "genai_prices": ("agentor.engine.price_table",),
     "sqlite3": ("agentor.export",),
     "fastapi": ("agentor.server",),
     "starlette": ("agentor.server",),
@@ -116,7 +117,10 @@ WORDS_FOR_CLOCK = {
     "asyncio": {"sleep"},
     "os": {"urandom"},
 }
-HEAVY = ("openai", "apsw", "sqlite_utils", "click", "rich", "fastapi", "opentelemetry", "sqlite3")
+HEAVY = (
+    *("openai", "apsw", "sqlite_utils", "click", "rich", "fastapi", "opentelemetry", "sqlite3"),
+    "genai_prices",
+)
 NO_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "types", "manager"}
 
 

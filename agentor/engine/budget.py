@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentor.engine.events import Usage
-from agentor.engine.replay import RunState
+from agentor.engine.price_table import published_price
+from agentor.engine.replay import RunState, Spending
 from agentor.errors import ConfigError
 
 
@@ -16,7 +17,9 @@ class Budget:
     """Limits on a whole run: tokens, money, or both. Reaching one is a status ("budget"), not an exception.
 
     Money is counted in the currency of `prices`: for each model's name the price of a million input tokens and of a
-    million output tokens. A run may overshoot by one model call, for nobody knows what a call costs before it is made.
+    million output tokens. A model that is not in it has its published price, in US dollars, if the extra
+    `agentor[prices]` is installed and knows it. A run may overshoot by one model call, for nobody knows what a call costs
+    before it is made.
     """
 
     tokens: int | None = None
@@ -34,11 +37,19 @@ class Budget:
     def check(self, model: str) -> None:
         """`ConfigError` if money is counted and the model has no price: better now than after it is paid."""
         if self.money is not None:
-            self._cost(model, Usage())
+            self._cost(model, Spending(1), None)
+
+    def price(self, model: str, input_tokens: int, output_tokens: int) -> float:
+        """What a call of that size costs. `ConfigError` if the model has no price."""
+        usage = Usage(input_tokens, output_tokens, input_tokens + output_tokens)
+        return self._cost(model, Spending(1, usage), None)
 
     def spent(self, state: RunState) -> float:
         """Money spent so far. `ConfigError` names a model that has no price."""
-        return sum(self._cost(model, usage) for model, usage in state.usage_by_model.items())
+        return sum(
+            self._cost(model, spending, state.started_at)
+            for (model, _), spending in state.spending.items()
+        )
 
     def reached(self, state: RunState) -> str | None:
         """Why no further model call may be made, in words; None while one may."""
@@ -48,14 +59,19 @@ class Budget:
             return f"Reached the budget of {self.money:g} ({spent:.4g} spent)."
         return None
 
-    def _cost(self, model: str, usage: Usage) -> float:
+    def _cost(self, model: str, spending: Spending, at: float | None) -> float:
         if model not in self.prices:
-            raise ConfigError(
-                f"budget: no price for the model {model!r}; add it to prices: a pair of what a million input tokens "
-                "and a million output tokens cost"
-            )
+            return spending.calls * published_price(model, _average(spending), at)
         given, made = self.prices[model]
+        usage = spending.usage
         return (usage.input_tokens * given + usage.output_tokens * made) / 1_000_000
+
+
+def _average(spending: Spending) -> Usage:
+    """Of one call, rounded up."""
+    usage, calls = spending.usage, spending.calls
+    names = ("input_tokens", "output_tokens", "cached_tokens")
+    return Usage(**{name: -(-getattr(usage, name) // calls) for name in names})
 
 
 def read_budget(budget: Any) -> Budget | None:

@@ -41,6 +41,14 @@ class Answer:
     unfit: str | None = None  # why, in few words
 
 
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Model calls of much the same size: providers charge a long request at another price, all of it."""
+
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
 @dataclass(frozen=True)
 class RunState:
     """Everything there is to know about a run, derived from its log."""
@@ -63,6 +71,7 @@ class RunState:
     mismatches: int = 0  # of the segment
     usage: Usage = field(default_factory=Usage)
     usage_by_model: Mapping[str, Usage] = field(default_factory=dict)
+    spending: Mapping[tuple[str, int], Spending] = field(default_factory=dict)  # model, thousands
     failures: Mapping[str, int] = field(default_factory=dict)  # tool -> failing calls
     started_at: float | None = None
     ended_at: float | None = None
@@ -271,6 +280,7 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
         turn=state.turn + 1,
         usage=state.usage + event.usage if event.usage is not None else state.usage,
         usage_by_model=_by_model(state.usage_by_model, event),
+        spending=_spending(state.spending, event),
         model=event.model or state.model,
         batch=batch,
         answer=None,
@@ -284,6 +294,14 @@ def _by_model(by_model: Mapping[str, Usage], event: Event) -> Mapping[str, Usage
         return by_model
     name = event.model or ""
     return {**by_model, name: by_model.get(name, Usage()) + event.usage}
+
+
+def _spending(spending: Mapping[tuple[str, int], Spending], event: Event) -> Any:
+    if event.usage is None:
+        return spending
+    key = event.model or "", event.usage.input_tokens // 1000
+    before = spending.get(key, Spending())
+    return {**spending, key: Spending(before.calls + 1, before.usage + event.usage)}
 
 
 def _answered(state: RunState, event: Event, cut: str | None) -> RunState:

@@ -28,6 +28,7 @@ from agentor.engine.batch import (
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.db import Db, ToolOutbox
 from agentor.engine.effects import (
+    DidNotHappen,
     Happened,
     Unknown,
     Verdict,
@@ -212,7 +213,10 @@ class Calling:
         tool, context = self._tools[call.name], self._context_of(batch, call)
         if self._may_not_start(batch, call):
             started_at = clock.now()
-            match await self._verdict(tool, context):
+            verdict = await self._verdict(tool, context)
+            if isinstance(verdict, DidNotHappen) and batch.origin is not None:
+                verdict = Unknown()  # not so far: the run that this one was forked from may yet start it
+            match verdict:
                 case Happened(result):
                     text = result_text(result, tool.max_result_chars)
                     return ToolOutcome(text, None, started_at, clock.now())

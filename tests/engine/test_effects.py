@@ -132,6 +132,16 @@ def test_reconcile_can_say_that_it_did_not_happen() -> None:
     assert world.happened == {"second": 1}
 
 
+def test_a_fork_does_not_start_what_the_run_it_was_forked_from_may_yet_start() -> None:
+    world, store = World(None, "once", DidNotHappen()), MemoryStore()
+    store.append_many("r", in_doubt())
+    fork = world.agent(store).fork("r", fork_id="f")
+    assert not world.happened
+    assert [e.error for e in fork.events if e.name == "second" and e.error] == ["outcome unknown"]
+    world.agent(store).resume("r")
+    assert world.happened == {"second": 1}
+
+
 @pytest.mark.parametrize("verdict", [Unknown(), "nonsense"])
 def test_when_nobody_knows_the_model_is_told_so(verdict: Any) -> None:
     world = World(None, "once", verdict)

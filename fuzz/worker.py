@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import random
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from agentor import Agentor, AgentorError
@@ -35,6 +36,16 @@ SKEW_MAX_S: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A model call or a tool call that has begun and not ended."""
+
+    run_id: str
+    what: str
+    call_id: str = ""
+    batch_seq: int = 0
+
+
 class Worker:
     """A process of the simulated machine. `name` is unique: a worker that comes back after a crash is another one."""
 
@@ -51,7 +62,7 @@ class Worker:
         self._awake_since = 0.0  # virtual time
         self._began: dict[str, float] = {}  # runs it is at work on, and since when
         self.wakes_when_taken = False
-        self._acts: list[tuple[str, str]] = []  # model calls and tools under way: run id, what
+        self._acts: list[_UnderWay] = []
         self._operations: list[asyncio.Task[Any]] = []
         self.loop = ProcessLoop(world.timeline, name, self._store_delay_s)
         self.loop.skew_s = self.rng.uniform(-SKEW_MAX_S, SKEW_MAX_S)
@@ -189,18 +200,18 @@ class Worker:
         assert ctx.idempotency_key is not None
         self.world.ledger.refresh()
         log = self.world.ledger.logs.get(ctx.run_id)
-        _, batch_seq, position = ctx.idempotency_key.rsplit(":", 2)
-        batch = None if log is None else log.batch(int(batch_seq))
+        batch_seq, position = _batch_seq(ctx), int(ctx.idempotency_key.rsplit(":", 1)[1])
+        batch = None if log is None else log.batch(batch_seq)
         self.world.evidence.tool_starts.append(
             ToolStart(
                 worker=self.name,
                 run_id=ctx.run_id,
                 call_id=ctx.call_id,
                 key=ctx.idempotency_key,
-                is_once=batch is not None and batch.calls[int(position)].name in ONCE,
-                claimed=batch is not None and int(position) in batch.started,
-                answered=log is not None and log.has_result(int(batch_seq), ctx.call_id),
-                consents=0 if log is None else log.consents(int(batch_seq), ctx.call_id),
+                is_once=batch is not None and batch.calls[position].name in ONCE,
+                claimed=batch is not None and position in batch.started,
+                answered=log is not None and log.has_result(batch_seq, ctx.call_id),
+                consents=0 if log is None else log.consents(batch_seq, ctx.call_id),
                 unsaved=ctx.run_id in self.unsaved,
                 just_woken=self._iterations_awake() <= ITERATIONS_TO_NOTICE,
             )
@@ -220,14 +231,15 @@ class Worker:
     def asking(self, messages: list[dict[str, Any]]) -> Iterator[int]:
         """A model is asked; the number of the request."""
         number = self.world.evidence.requested(messages)
-        with self._acting(_run_id.get(), "model call"):
+        with self._acting(_UnderWay(_run_id.get(), "model call")):
             yield number
 
     @contextlib.contextmanager
     def using(self, ctx: RunContext) -> Iterator[None]:
         """A tool is at work."""
         self._tool_started(ctx)
-        with self._acting(str(ctx.run_id), f"tool call {ctx.call_id}"):
+        what = f"tool call {ctx.call_id}"
+        with self._acting(_UnderWay(str(ctx.run_id), what, str(ctx.call_id), _batch_seq(ctx))):
             yield
 
     def acts_on(self, run_id: str) -> list[str]:
@@ -235,16 +247,22 @@ class Worker:
         asleep = self.loop.suspended or self._iterations_awake() <= ITERATIONS_TO_NOTICE
         if self.dead or asleep:
             return []
-        return [f"{what} of {self.name}" for run, what in self._acts if run == run_id]
+        acts = [act for act in self._acts if act.run_id == run_id and not self._is_given_up(act)]
+        return [f"{act.what} of {self.name}" for act in acts]
+
+    def _is_given_up(self, act: _UnderWay) -> bool:
+        """Whether it is a tool call that has its result already: its time was over, and its thread goes on unheard."""
+        self.world.ledger.refresh()
+        log = self.world.ledger.logs.get(act.run_id)
+        return log is not None and act.call_id != "" and log.has_result(act.batch_seq, act.call_id)
 
     def _iterations_awake(self) -> int:
         return self.loop.iterations - self.woken_at
 
     @contextlib.contextmanager
-    def _acting(self, run_id: str, what: str) -> Iterator[None]:
+    def _acting(self, act: _UnderWay) -> Iterator[None]:
         if not self.dead and self.world.disk.powered:
-            self._acted(run_id, what)
-        act = (run_id, what)
+            self._acted(act.run_id, act.what)
         self._acts.append(act)
         try:
             yield
@@ -315,6 +333,11 @@ class Worker:
             self.world.evidence.letters.append(Delivered(key, payload["run"]))
         if not self.world.calm:
             await asyncio.sleep(self.rng.expovariate(1.0))
+
+
+def _batch_seq(ctx: RunContext) -> int:
+    """The seq of the generation that asked for the call."""
+    return int(str(ctx.idempotency_key).rsplit(":", 2)[1])
 
 
 def _is_expected(error: BaseException) -> bool:

@@ -69,6 +69,11 @@ def build_spec(
 
 
 def _defining(settings: ModelSettings | None) -> dict[str, Any]:
-    """The settings that make the agent what it is: headers and extra bodies may hold secrets."""
-    given = vars(settings) if settings is not None else {}
-    return {k: v for k, v in given.items() if k != "unknown" and not k.startswith("extra_")}
+    """The settings that make the agent what it is, but for those left as they are by default. Headers and extra bodies
+    may hold secrets."""
+    usual = vars(ModelSettings())
+    return {
+        name: value
+        for name, value in vars(settings or ModelSettings()).items()
+        if value != usual[name] and name != "unknown" and not name.startswith("extra_")
+    }

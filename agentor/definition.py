@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentor.engine import events as ev
@@ -50,16 +51,47 @@ def definition_in(events: Iterable[Event]) -> tuple[str | None, Definition | Non
     return digest, bodies.get(digest) if digest is not None else None
 
 
-def changes(before: Definition, after: Definition) -> list[str]:
-    """What is different, in lines a person can read; [] if nothing is."""
-    lines = _value("model", before.get("model"), after.get("model"))
-    lines += _text("instructions", before.get("instructions"), after.get("instructions"))
-    lines += _tools(before.get("tools") or {}, after.get("tools") or {})
-    lines += _text("output_type", _pretty(before.get("output")), _pretty(after.get("output")))
-    old, new = before.get("settings") or {}, after.get("settings") or {}
-    for name in sorted({*old, *new}):
-        lines += _value(f"setting {name}", old.get(name), new.get(name))
-    return lines
+@dataclass(frozen=True)
+class Change:
+    """One part of an agent that is not what it was when the run last began or went on.
+
+    `part`: "agent" (its name), "model", "instructions", "tool", "output_type" or "setting"; "unknown" if the log does not
+    say what was changed. `name`: of the tool or setting. `before` and `after` are values of JSON: None where there was, or
+    is, nothing. `str(change)` tells it in lines to read.
+    """
+
+    part: str
+    name: str | None = None
+    before: Any = field(default=None, hash=False)
+    after: Any = field(default=None, hash=False)
+
+    def __str__(self) -> str:
+        what = f"{self.part} {self.name}" if self.name else self.part
+        match self.part:
+            case "unknown":
+                return "the agent is not the one it was; the log does not say how"
+            case "tool" if self.before is None or self.after is None:
+                return f"{what} was {'added' if self.before is None else 'removed'}"
+            case "instructions":
+                return _difference(what, self.before, self.after)
+            case "tool" | "output_type":
+                return _difference(what, _pretty(self.before), _pretty(self.after))
+        return f"{what}: {strict_json.dumps(self.before)} -> {strict_json.dumps(self.after)}"
+
+
+def changes(before: Definition, after: Definition) -> list[Change]:
+    """What is different; [] if nothing is."""
+    found = [
+        Change(part, None, before.get(part), after.get(part)) for part in ("model", "instructions")
+    ]
+    found += _by_name("tool", before.get("tools") or {}, after.get("tools") or {})
+    found.append(Change("output_type", None, before.get("output"), after.get("output")))
+    found += _by_name("setting", before.get("settings") or {}, after.get("settings") or {})
+    return [change for change in found if change.before != change.after]
+
+
+def _by_name(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    return [Change(part, name, old.get(name), new.get(name)) for name in {**old, **new}]
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
@@ -78,15 +110,6 @@ def _plain(value: Any) -> Any:
         return str(type(value).__name__)
 
 
-def _tools(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    lines = [f"tool {name} was removed" for name in old if name not in new]
-    lines += [f"tool {name} was added" for name in new if name not in old]
-    for name in old:
-        if name in new:
-            lines += _text(f"tool {name}", _pretty(old[name]), _pretty(new[name]))
-    return lines
-
-
 def _pretty(value: Any) -> str | None:
     """One fact a line, so that a diff shows just what changed."""
     return None if value is None else "\n".join(_facts(value, ""))
@@ -100,19 +123,9 @@ def _facts(value: Any, path: str) -> Iterable[str]:
         yield f"{path} = {strict_json.dumps(value)}"
 
 
-def _value(what: str, old: Any, new: Any) -> list[str]:
-    if old == new:
-        return []
-    return [f"{what}: {strict_json.dumps(old)} -> {strict_json.dumps(new)}"]
-
-
-def _text(what: str, old: str | None, new: str | None) -> list[str]:
-    if old == new:
-        return []
+def _difference(what: str, old: str | None, new: str | None) -> str:
     lines = difflib.unified_diff(
         (old or "").splitlines(), (new or "").splitlines(), n=0, lineterm=""
     )
-    return [
-        f"{what}:",
-        *(f"  {line}" for line in lines if not line.startswith(("---", "+++", "@@"))),
-    ]
+    shown = (f"  {line}" for line in lines if not line.startswith(("---", "+++", "@@")))
+    return "\n".join([f"{what}:", *shown])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from agentor.consent import pending_of
-from agentor.definition import changes, definition_in
+from agentor.definition import Change, changes, definition_in
 from agentor.driving import drive
 from agentor.engine import clock
 from agentor.engine import events as ev
@@ -165,18 +165,22 @@ class Launch:
 
     # What has changed ---------------------------------------------------------------------------------------------
 
-    def _changes(self, state: RunState, events: Sequence[Event]) -> list[str]:
+    def _changes(self, state: RunState, events: Sequence[Event]) -> list[Change]:
+        found = []
+        if state.agent not in (None, self.spec.agent):
+            found.append(Change("agent", None, state.agent, self.spec.agent))
         digest, before = definition_in(events)
         if digest is None or digest == self.spec.definition:
-            return []
+            return found
         if before is None or self.spec.defined is None:
-            return ["the agent is not the one it was; the log does not say how"]
-        return changes(before, self.spec.defined)
+            return [*found, Change("unknown")]
+        return found + changes(before, self.spec.defined)
 
     def _check_change(self, run_id: str, state: RunState, events: Sequence[Event]) -> None:
         if self.on_change == "adopt" or not (changed := self._changes(state, events)):
             return
-        told = f"run {run_id!r} goes on with an agent that has changed:\n" + "\n".join(changed)
+        what = "\n".join(map(str, changed))
+        told = f"run {run_id!r} goes on with an agent that has changed:\n{what}"
         if self.on_change == "refuse":
             raise ConfigError(f"{told}\nBuild the agent with on_change='adopt' if that is meant.")
         logger.warning("%s", told)

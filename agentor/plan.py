@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
+from agentor.definition import Change
 from agentor.engine import events as ev
 from agentor.engine.batch import Batch
 from agentor.engine.decide import AskModel, Finish, Reopen, decide, resumption
@@ -36,10 +37,11 @@ class Plan:
     waiting: tuple[str, ...] = ()
     ask_model: bool = False
     writes_end: bool = False  # only the end of the run is missing
-    changes: tuple[str, ...] = ()  # in the agent since, a line each
+    changes: tuple[Change, ...] = ()  # in the agent since
     problems: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """As values of JSON; each change is `{"part", "name", "before", "after"}`."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     def __str__(self) -> str:
@@ -61,7 +63,8 @@ class Plan:
             lines.append("  nothing")
         lines += [f"  problem: {problem}" for problem in self.problems]
         if self.changes:
-            lines += ["  the agent has changed:", *(f"    {line}" for line in self.changes)]
+            told = "\n".join(map(str, self.changes)).splitlines()
+            lines += ["  the agent has changed:", *(f"    {line}" for line in told)]
         return "\n".join(lines)
 
 
@@ -71,7 +74,7 @@ def plan_of(
     reopen: Reopen | None,
     settles: bool,
     tools: Mapping[str, Tool],
-    changes: Sequence[str],
+    changes: Sequence[Change],
     refused: Sequence[str] = (),
 ) -> Plan:
     """The plan of a resume that would open a segment as `reopen` says. `refused`: problems that are known already."""

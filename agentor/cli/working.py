@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -197,7 +198,7 @@ def _print_plans(plans: list[Plan], refused: list[Plan]) -> None:
             click.echo(one_line(f"run {plan.run_id}: {problem}", 1000))
     for changes, count in Counter(plan.changes for plan in plans if plan.changes).items():
         click.echo(f"\nThe agent has changed since {_count(count, 'run')} began:")
-        click.echo(plain("\n".join(f"  {line}" for line in changes)))
+        click.echo(plain(textwrap.indent("\n".join(map(str, changes)), "  ")))
     verdict = f"{len(refused)} would be refused" if refused else "none would be refused"
     click.echo(f"{_count(len(plans), 'run')} rehearsed: {verdict}.")
 

@@ -247,7 +247,9 @@ def test_rehearse_as_json(program: Program, waiting: str) -> None:
     doubt, refund = told["runs"]
     assert (doubt["run_id"], doubt["in_doubt"], doubt["refused"]) == ("doubt", ["c1"], False)
     assert (refund["run_id"], refund["status"], refund["refused"]) == ("refund", "paused", True)
-    assert refund["changes"] == ["tool refund was removed"]
+    (change,) = refund["changes"]
+    assert (change["part"], change["name"], change["after"]) == ("tool", "refund", None)
+    assert change["before"]["needs_approval"] is True
 
 
 def test_rehearse_says_what_the_resume_then_says(program: Program, waiting: str) -> None:

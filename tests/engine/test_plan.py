@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,7 +143,7 @@ def test_a_resume_with_a_changed_agent_says_what_has_changed(
 ) -> None:
     log_of(store)
     plan = changed_agent(store).plan("r")
-    text = "\n".join(plan.changes)
+    text = "\n".join(map(str, plan.changes))
     assert "+You are brief." in text
     assert "tool pay was removed" in text
     assert 'parameters.properties.day.default = "today"' in text
@@ -150,6 +152,56 @@ def test_a_resume_with_a_changed_agent_says_what_has_changed(
     with caplog.at_level(logging.WARNING):
         assert changed_agent(store).resume("r").final_output == "done"
     assert "+You are brief." in caplog.text
+
+
+def test_what_has_changed_is_told_part_by_part_before_and_after(store: Any) -> None:
+    log_of(store)
+    told = changed_agent(store).plan("r").to_dict()["changes"]
+    assert json.loads(json.dumps(told)) == told
+    parts = {(change["part"], change["name"]): change for change in told}
+    assert set(parts) == {
+        ("instructions", None),
+        ("tool", "pay"),
+        ("tool", "get_weather"),
+        ("setting", "temperature"),
+    }
+    assert parts["instructions", None]["after"] == "You are kind.\nYou are brief."
+    assert parts["tool", "pay"]["after"] is None
+    assert parts["tool", "get_weather"]["before"]["description"].startswith("Get the")
+    assert (
+        parts["setting", "temperature"]["before"],
+        parts["setting", "temperature"]["after"],
+    ) == (*(None, 0.5),)
+
+
+def test_a_run_that_goes_on_under_another_agents_name_is_no_secret(
+    store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = agent(store, max_turns=1).run("go").run_id
+    other = agent(store)
+    other.name = "Someone Else"
+    other._spec = replace(other._spec, agent=other.name)
+    (change,) = other.plan(run_id).changes
+    assert (change.part, change.before, change.after) == ("agent", agent().name, "Someone Else")
+    assert f'agent: "{agent().name}" -> "Someone Else"' in str(other.plan(run_id))
+    with caplog.at_level(logging.WARNING):
+        other.resume(run_id)
+    assert '-> "Someone Else"' in caplog.text
+    assert other.plan(run_id).changes == ()  # it is that agent's run now
+    other._on_change = "refuse"
+    assert other.plan(run_id).problems == ()
+
+
+def test_an_agent_that_refuses_changes_refuses_another_agents_run(store: Any) -> None:
+    for event in agent().run("go").events[:4]:
+        store.append("r", event)
+    log = store.load("r")
+    other = agent(store)
+    other._spec = replace(other._spec, agent="Someone Else")
+    other._on_change = "refuse"
+    with pytest.raises(ConfigError, match="Someone Else"):
+        other.resume("r")
+    assert store.load("r") == log
 
 
 def test_a_changed_agent_can_be_refused_or_adopted(

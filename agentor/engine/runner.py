@@ -277,14 +277,15 @@ class Runner:
         """Write, then fold, then show."""
         if not staged.events:
             return
+        cancelled = None
         try:
             await self._recorder.save(staged.events)
-        except asyncio.CancelledError:
-            # The write went on to its end, and the end of the run comes after it.
-            self._adopt(staged)
-            raise
+        except asyncio.CancelledError as error:
+            cancelled = error  # they are on disk or the next to go there, and what ends the run follows them
         self._adopt(staged)
         await self._show(staged)
+        if cancelled is not None:
+            raise cancelled
 
     def _adopt(self, staged: Staged) -> None:
         self.state = staged.state
@@ -318,6 +319,8 @@ class Runner:
     async def stop(self, status: str, error: str, by: str | None = None) -> None:
         """Close the segment from outside. The work must have ended; what it had begun stays as it is recorded."""
         if self.state.status is not None:
+            if self._recorder.unsaved:  # how that write ended, nobody has heard yet
+                await self._recorder.save(())
             return
         end = Finish(status, error=error)
         events = stopped(self.state, end, by, self._started_at, clock.now())

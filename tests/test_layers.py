@@ -54,7 +54,10 @@ FLOORS = {
     "edges": [
         *(
             f"agentor.engine.{name}"
-            for name in ("responses", "store", "recorder", "lease", "holding", "daemon_thread")
+            for name in (
+                *("responses", "store", "recorder", "committed", "lease", "holding"),
+                "daemon_thread",
+            )
         ),
         *(f"agentor.engine.{name}" for name in ("budget", "price_table")),
         *(f"agentor.engine.{name}" for name in MODEL_EDGE),

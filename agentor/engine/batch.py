@@ -68,6 +68,8 @@ class Batch:
     @property
     def ready(self) -> tuple[Call, ...]:
         """Calls that can be gone on with."""
+        if not self.approvals:
+            return self.missing
         return tuple(c for c in self.missing if self.approval_of(c) != "asked")
 
     @property

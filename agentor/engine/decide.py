@@ -58,7 +58,8 @@ def decide(
     if state.status is not None:
         return Wait(state.status)
     if (batch := state.batch) is not None:
-        return CallTools(batch, batch.ready) if batch.ready else Finish("paused")
+        ready = batch.ready
+        return CallTools(batch, ready) if ready else Finish("paused")
     if state.answer is not None and (end := _end(state, state.answer)):
         return end
     if (said := state.transcript.last_answer) is not None:

@@ -8,12 +8,11 @@ has the run, and ends this one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from agentor.engine.committed import committed
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event
 from agentor.engine.store.protocol import AppendsMany, Lease, Store, Submits
@@ -39,7 +38,8 @@ class Recorder:
     ) -> None:
         self._store = store
         self._write = self._writer(store)
-        self._quick = store if isinstance(store, Submits) else None
+        quick: object = store
+        self._quick = quick if isinstance(quick, Submits) else None
         self._run_id = run_id
         self._strict = durability == "strict"
         self._lease = lease
@@ -173,33 +173,6 @@ async def off_loop(store: Any, call: Callable[..., _Result], *args: Any) -> _Res
     if getattr(store, "blocking", True):
         return await in_thread(lambda: call(*args), "store")
     return call(*args)
-
-
-async def committed(future: Future[_Result]) -> _Result:
-    """`uninterrupted` for a store's future, at a third of its cost: it is what a run does most."""
-    loop, waiters = asyncio.get_running_loop(), []
-
-    def wake() -> None:
-        if not waiters[-1].done():
-            waiters[-1].set_result(None)
-
-    def done(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and whoever waited with it
-            loop.call_soon_threadsafe(wake)
-
-    cancelled: asyncio.CancelledError | None = None
-    waiters.append(loop.create_future())
-    future.add_done_callback(done)
-    while not future.done():
-        try:
-            await waiters[-1]
-        except asyncio.CancelledError as error:
-            cancelled = error
-            waiters.append(loop.create_future())
-    if cancelled is None:
-        return future.result()
-    future.exception()  # seen: the cancellation is what the caller hears of
-    raise cancelled
 
 
 async def uninterrupted(work: Awaitable[_Result]) -> _Result:

@@ -177,11 +177,13 @@ class Writer:
     def _commit(self, batch: list[_Submission[Any]]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         check_version(self._connection, self._path)
+        perform = self._perform_only if len(batch) == 1 else self._perform
         for submission in batch:
-            self._perform(submission)
-        self._connection.execute("COMMIT")
-        self.commits += 1
-        self._commits_in_wal += 1
+            perform(submission)
+        if self._connection.in_transaction:
+            self._connection.execute("COMMIT")
+            self.commits += 1
+            self._commits_in_wal += 1
         self._check_file()
 
     def _perform(self, submission: _Submission[Any]) -> None:
@@ -189,11 +191,22 @@ class Writer:
         try:
             submission.value = submission.operation(self._connection)
         except Exception as error:
-            if not self._connection.in_transaction:  # SQLite gave up the whole transaction
-                raise
-            submission.refusal = self._told(error) if isinstance(error, apsw.Error) else error
+            self._refuse(submission, error)
             self._connection.execute("ROLLBACK TO one")
         self._connection.execute("RELEASE one")
+
+    def _perform_only(self, submission: _Submission[Any]) -> None:
+        """With nobody else in the commit, a refusal takes back all of it."""
+        try:
+            submission.value = submission.operation(self._connection)
+        except Exception as error:
+            self._refuse(submission, error)
+            self._connection.execute("ROLLBACK")
+
+    def _refuse(self, submission: _Submission[Any], error: Exception) -> None:
+        if not self._connection.in_transaction:  # SQLite gave up the whole transaction
+            raise error
+        submission.refusal = self._told(error) if isinstance(error, apsw.Error) else error
 
     def _roll_back(self) -> None:
         with contextlib.suppress(apsw.Error):  # the failure that led here is told to everyone

@@ -17,7 +17,10 @@ _Result = TypeVar("_Result")
 
 
 async def committed(future: Future[_Result]) -> _Result:
-    """The future's result. It is awaited to its end even if we are cancelled meanwhile; then the cancellation goes on."""
+    """The future's result. If we are cancelled meanwhile, it is awaited all the same, and then the cancellation goes on.
+
+    A second cancellation is heard at once: somebody loses patience with a disk that hangs.
+    """
     waiting = _Waiting(asyncio.get_running_loop())
     cancelled: asyncio.CancelledError | None = None
     future.add_done_callback(waiting.done)
@@ -25,11 +28,12 @@ async def committed(future: Future[_Result]) -> _Result:
         try:
             await waiting.wait()
         except asyncio.CancelledError as error:
+            if cancelled is not None:
+                raise
             cancelled = error
-    if cancelled is None:
-        return future.result()
-    future.exception()  # seen: the cancellation is what the caller hears of
-    raise cancelled
+    if cancelled is not None:
+        raise cancelled
+    return future.result()
 
 
 class _Waiting:

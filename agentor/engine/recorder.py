@@ -126,7 +126,7 @@ class Recorder:
             try:
                 await committed(future)
             finally:  # also if we were cancelled meanwhile
-                if future.done() and future.exception() is None:
+                if future.done() and not future.cancelled() and future.exception() is None:
                     self.unsaved.clear()
 
     async def _append_many(self, store: AppendsMany) -> None:

@@ -39,7 +39,7 @@ from agentor.errors import (
 from agentor.inputs import check_approvals, read_count
 from agentor.output import OutputType
 from agentor.plan import Plan, plan_of
-from agentor.recorded import recorded, stored
+from agentor.recorded import Recorded, recorded, reread, stored
 from agentor.stopping import Stop, Stopper, cancel_run, end_run
 from agentor.tracing import Traced
 
@@ -96,13 +96,15 @@ class Launch:
         keeper = Keeper(self.store, run_id)
         if state.is_complete:
             return self._result(self._runner(keeper, state, events))
-        return await self._go_on(keeper, ())
+        return await self._go_on(keeper, (), (state, events))
 
-    async def _go_on(self, keeper: Keeper, messages: Sequence[Message]) -> RunResult:
+    async def _go_on(
+        self, keeper: Keeper, messages: Sequence[Message], known: Recorded | None = None
+    ) -> RunResult:
         """Take the run over and go on with it, as it is now that nobody else can write."""
         await keeper.acquire()
         try:
-            state, events = await self._load(keeper.run_id)
+            state, events = await reread(stored(self.store), keeper.run_id, known)
             self._check_change(keeper.run_id, state, events)
             opening = self._reopening(state, messages)
         except BaseException:
@@ -262,7 +264,7 @@ class Launch:
             if self.spec.durability == "strict":
                 raise
 
-    async def _load(self, run_id: str) -> tuple[RunState, list[Event]]:
+    async def _load(self, run_id: str) -> Recorded:
         return await recorded(stored(self.store), run_id)
 
     def _copy(self, run_id: str, fork_id: str | None, at: int | None) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from agentor.engine.events import Event
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
-from agentor.engine.store.protocol import Store
+from agentor.engine.store.protocol import Store, Tails
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
+
+Recorded: TypeAlias = tuple[RunState, list[Event]]
 
 
 def stored(store: Store | None) -> Store:
@@ -18,7 +21,7 @@ def stored(store: Store | None) -> Store:
     return store
 
 
-async def recorded(store: Store, run_id: str) -> tuple[RunState, list[Event]]:
+async def recorded(store: Store, run_id: str) -> Recorded:
     """The state that the log leads to, and its events, each generation with the messages it was sent.
 
     `RunNotFoundError` if there are none, `LogCorruptError` if they cannot be folded.
@@ -30,6 +33,21 @@ async def recorded(store: Store, run_id: str) -> tuple[RunState, list[Event]]:
     if not len(state.transcript):
         raise LogCorruptError(run_id, 1, "no event says what the conversation is")
     return state, filled
+
+
+async def reread(store: Store, run_id: str, known: Recorded | None) -> Recorded:
+    """`recorded` once more, at little cost if nothing has been added to what was known."""
+    if known is None or not await off_loop(store, _is_still_so, store, run_id, known[1]):
+        return await recorded(store, run_id)
+    return known
+
+
+def _is_still_so(store: object, run_id: str, events: Sequence[Event]) -> bool:
+    """Whether the run ends with the same event as before. An event is never changed, but a run can be deleted."""
+    last = events[-1]
+    if last.seq is None or not isinstance(store, Tails):
+        return False
+    return list(store.tail(run_id, after=last.seq - 1, timeout=0)) == [last]
 
 
 def _without_repeats(events: Sequence[Event]) -> list[Event]:

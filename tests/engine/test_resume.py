@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from agentor import Agentor, ConfigError, LogCorruptError, RunNotFoundError
+from agentor import Agentor, ConfigError, LogCorruptError, MemoryStore, RunNotFoundError
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import verify
 from agentor.engine.store import is_complete, total_usage
+from agentor.engine.store.protocol import Lease
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ANSWER, Tools, agent, scripted, types, without_times
 
@@ -211,3 +213,46 @@ def test_an_event_of_an_unknown_type_is_kept_and_skipped(store: Any) -> None:
     assert agent(store).resume("r").final_output == ANSWER
     assert store.load("r")[4].extra == {"x": 1}
     assert "unknown type" in verify(store.load("r"))[0]
+
+
+class Meddled(MemoryStore):
+    """Something happens to a run between the moment it is read and the moment its lease is given."""
+
+    def __init__(self, meddle: Callable[[Meddled], None]) -> None:
+        super().__init__()
+        self._meddle = meddle
+        self.loads = 0
+
+    def load(self, run_id: str) -> list[Event]:
+        self.loads += 1
+        return super().load(run_id)
+
+    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        self._meddle(self)
+        return super().acquire(run_id, owner, ttl_s)
+
+
+def _add(store: Meddled) -> None:
+    store.append("r", whole_log()[4])
+
+
+def _make_anew(store: Meddled) -> None:
+    store.delete("r")
+    for event in agent().run("Another question").events[:4]:
+        store.append("r", event)
+
+
+def test_a_log_that_nobody_touched_is_read_once_for_a_resume() -> None:
+    store = Meddled(lambda _: None)
+    prefix(store, 4)
+    assert agent(store).resume("r").final_output == ANSWER
+    assert store.loads == 1
+
+
+@pytest.mark.parametrize("meddle", [_add, _make_anew])
+def test_what_happens_to_a_log_before_the_lease_is_given_is_seen(meddle: Any) -> None:
+    store = Meddled(meddle)
+    prefix(store, 4)
+    result = agent(store).resume("r")
+    assert (result.final_output, verify(store.load("r"))) == (ANSWER, [])
+    assert result.events == store.load("r")

@@ -70,7 +70,6 @@ class RunState:
     empty_answers: int = 0  # of the segment
     mismatches: int = 0  # of the segment
     usage: Usage = field(default_factory=Usage)
-    usage_by_model: Mapping[str, Usage] = field(default_factory=dict)
     spending: Mapping[tuple[str, int], Spending] = field(default_factory=dict)  # model, thousands
     failures: Mapping[str, int] = field(default_factory=dict)  # tool -> failing calls
     started_at: float | None = None
@@ -279,7 +278,6 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
         transcript=transcript,
         turn=state.turn + 1,
         usage=state.usage + event.usage if event.usage is not None else state.usage,
-        usage_by_model=_by_model(state.usage_by_model, event),
         spending=_spending(state.spending, event),
         model=event.model or state.model,
         batch=batch,
@@ -289,14 +287,9 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
     return state if calls else _answered(state, event, cut)
 
 
-def _by_model(by_model: Mapping[str, Usage], event: Event) -> Mapping[str, Usage]:
-    if event.usage is None:
-        return by_model
-    name = event.model or ""
-    return {**by_model, name: by_model.get(name, Usage()) + event.usage}
-
-
-def _spending(spending: Mapping[tuple[str, int], Spending], event: Event) -> Any:
+def _spending(
+    spending: Mapping[tuple[str, int], Spending], event: Event
+) -> Mapping[tuple[str, int], Spending]:
     if event.usage is None:
         return spending
     key = event.model or "", event.usage.input_tokens // 1000

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import given
 
 from agentor.engine.batch import NO_FAILURES
 from agentor.engine.events import Event, Usage
-from agentor.engine.replay import CUT_REASONS, replay, verify, with_messages
+from agentor.engine.replay import CUT_REASONS, Spending, replay, verify, with_messages
 from tests.core.wide_logs import wide_logs
 
 T = TypeVar("T")
@@ -87,16 +87,18 @@ def test_answers_that_will_not_do_are_counted_in_their_segment(log: list[Event])
 
 
 @given(wide_logs())
-def test_tokens_are_the_sum_of_all_generations_and_of_those_of_each_model(
+def test_tokens_are_the_sum_of_all_generations_and_of_those_of_each_model_and_size(
     log: list[Event],
 ) -> None:
-    state, sums = replay(log), dict[str, Usage]()
-    for event in of("generation", log):
-        if event.usage is not None:
-            name = event.model or ""
-            sums[name] = sums.get(name, Usage()) + event.usage
-    assert state.usage_by_model == sums
-    assert state.usage == sum(sums.values(), Usage())
+    state, told = replay(log), [event for event in log if event.usage is not None]
+    assert state.usage == sum((event.usage for event in told if event.usage), Usage())
+    calls, sums = Counter[Any](), dict[Any, Usage]()
+    for event in told:
+        assert event.usage is not None
+        key = event.model or "", event.usage.input_tokens // 1000
+        calls[key] += 1
+        sums[key] = sums.get(key, Usage()) + event.usage
+    assert state.spending == {key: Spending(calls[key], sums[key]) for key in sums}
 
 
 @given(wide_logs())

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import strategies as st
 
-from agentor.engine.events import Event
+from agentor.engine.events import Event, Usage
 from agentor.engine.replay import replay
 from agentor.engine.request import Call
-from tests.core.logs import RAW_CALLS, SYSTEM, TEXTS, USER, Writer, usages
+from tests.core.logs import RAW_CALLS, SYSTEM, TEXTS, USER, Writer
 
 
 @st.composite
@@ -35,6 +35,7 @@ OPEN_STEPS = (
     *("answers", "answers", "consent", "settle"),
     *("answer", "resume", "fork", "end", "strange"),
 )
+USAGES = st.builds(Usage, *[st.sampled_from([0, 1, 999, 1000, 1001, 2500])] * 4)
 TIMES = st.sampled_from([None, 1.0, 2.0])
 START_FIELDS = st.fixed_dictionaries(
     {
@@ -56,7 +57,7 @@ def _answer(draw: st.DrawFn, writer: Writer) -> None:
         "generation",
         text=text or None,
         model=draw(st.sampled_from([None, "m", "n"])),
-        usage=draw(st.none() | usages()),
+        usage=draw(st.none() | USAGES),
         finish_reason=reason,
         correction=correction if reason in ("stop", None) else None,
     )
@@ -72,7 +73,7 @@ def _tools(draw: st.DrawFn, writer: Writer) -> None:
         text=draw(TEXTS) or None,
         model=draw(st.sampled_from([None, "m", "n"])),
         calls=draw(RAW_CALLS),
-        usage=draw(usages()),
+        usage=draw(USAGES),
         finish_reason=draw(st.sampled_from(["tool_calls", "stop", "length"])),
     )
     batch = replay(writer.events).batch

@@ -38,9 +38,7 @@ def _hold(store: Leases, lease: Lease, threads: Sequence[threading.Thread]) -> N
                 thread.join(lease.ttl_s / RENEWALS_PER_TTL)
         store.release(lease)
     except LeaseLostError as error:
-        logger.warning(
-            "run %s: somebody took it over while a tool still ran: %s", lease.run_id, error
-        )
+        logger.warning("run %s: its lease was lost while a tool still ran: %s", lease.run_id, error)
     except Exception as error:  # it expires by itself
         logger.warning("run %s: its lease could not be held or released (%s)", lease.run_id, error)
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from stored_runs import BODIES, Program, read_json, write
 
@@ -157,6 +158,32 @@ def test_a_call_in_doubt_that_did_happen_is_settled_with_its_result(
     shown = program("show", "r", "--store", in_doubt).stdout
     assert "refund (call_1) by ada: it had happened" in shown
     assert "refunded, 4711" in shown
+
+
+def test_a_settled_run_is_exported_moved_and_verified_like_any_other(
+    program: Program, in_doubt: str, place: Path
+) -> None:
+    program("settle", "r", "call_1", "--result", "refunded, 4711", "--store", in_doubt)
+    program("reject", "r", "call_2", "--reason", "no", "--store", in_doubt)
+    agent = desk(in_doubt)
+    assert agent.store is not None
+    agent.store.append("r", Event("stop"))  # and whoever took it first was stopped
+    assert agent.resume("r").final_output == "Refunded."
+    agent.close()
+    for words in (
+        ("verify", "--store", in_doubt),
+        ("export", "tables.db", "--run", "r", "--store", in_doubt),
+        ("export", "moved", "--jsonl", "--run", "r", "--store", in_doubt),
+        ("import", "moved", "--store", "elsewhere.db"),
+        ("verify", "--store", "elsewhere.db"),
+    ):
+        result = program(*words)
+        assert result.exit_code == 0, result.output
+    assert log("elsewhere.db") == log(in_doubt)
+    [row] = apsw.Connection("tables.db").execute(
+        "SELECT result, error FROM tool_calls WHERE call_id = 'call_1'"
+    )
+    assert row == ("refunded, 4711", None)
 
 
 def test_a_call_that_never_started_is_not_settled(program: Program, paused: str) -> None:

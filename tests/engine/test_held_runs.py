@@ -283,7 +283,7 @@ def test_a_lease_that_somebody_took_is_given_up_with_a_word(
 ) -> None:
     caplog.set_level(logging.WARNING, "agentor")
     assert held(LeaseLostError("held")).asked == ["renew"]
-    assert "somebody took it over while a tool still ran" in caplog.text
+    assert "its lease was lost while a tool still ran" in caplog.text
 
 
 def test_a_store_that_cannot_renew_is_asked_again_until_the_lease_has_expired(

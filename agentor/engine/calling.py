@@ -153,8 +153,10 @@ class Calling:
         )
 
     def _asks(self, batch: Batch, call: Call) -> bool:
-        context = self._context_of(batch, call)
-        return self._tools[call.name].asks_approval(context, dict(call.args))
+        tool = self._tools[call.name]
+        if tool.needs_approval is False:
+            return False
+        return tool.asks_approval(self._context_of(batch, call), dict(call.args))
 
     def _must_ask_again(self, batch: Batch, call: Call) -> bool:
         """A call in doubt whose consent is used up, and of which nothing says that a second start is safe."""

@@ -205,9 +205,9 @@ class Event:
     def checked(self) -> Event:
         """The event itself, if it can be read again once it is written; else ValueError says why not."""
         for name, value in self.__dict__.items():
-            check = Usage if name == "usage" else _CHECKS.get(name, dict)
-            is_late = name == "messages" and callable(value)
-            if value is not None and not is_late and not isinstance(value, check):
+            if value is None or isinstance(value, _HELD.get(name, ())):
+                continue
+            if name != "messages" or not callable(value):
                 raise ValueError(f"{name!r} cannot be {type(value).__name__}")
         return self
 
@@ -246,12 +246,13 @@ _CHECKS: Final[dict[str, Any]] = dict.fromkeys(_FIELDS, str) | {
     "defined": dict,
     "provider_fields": dict,
 }
+_HELD: Final = _CHECKS | {"usage": Usage, "extra": dict}  # in an event, as opposed to its body
 
 
 def _made(values: dict[str, Any]) -> Event:
-    """An event of these fields without the cost of setting all the others, which the class has as defaults."""
+    """An event of these fields, which become its own; all others the class has as defaults."""
     event = object.__new__(Event)
-    event.__dict__.update(values)
+    object.__setattr__(event, "__dict__", values)
     return event
 
 

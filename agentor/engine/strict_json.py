@@ -80,6 +80,14 @@ def clean(value: Any) -> Any:
 
 
 def _clean(value: Any) -> Any:
+    kind = type(value)  # what nearly all of it is, first
+    if kind is str:
+        return clean_text(value)
+    if kind is dict:
+        return {
+            clean_text(key) if type(key) is str else _key(key): _clean(item)
+            for key, item in value.items()
+        }
     match value:
         case str():
             return clean_text(str(value))

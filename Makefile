@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+USABLE := $(VENV)/.usable
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
@@ -14,7 +15,7 @@ export PIP_ROOT_USER_ACTION := ignore
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## watch an agent be killed half-way and finished by another process
+demo: $(USABLE) ## watch an agent be killed half-way and finished by another process
 	@$(BIN)/python -m agentor demo
 
 test: lint ## everything: format, lint, types, layers, tests, docs as tests
@@ -50,13 +51,19 @@ clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage dist build mutants
 	find agentor tests fuzz -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# pip is upgraded first: `--group` needs pip 25.1, and older Pythons bring an older one.
-$(INSTALLED): pyproject.toml
+# What a user needs, and no more: enough to watch it.
+$(USABLE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "agentor needs Python 3.11 or newer, and '$(PYTHON)' is not. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
 	  echo "'$(PYTHON) -m venv' failed. On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@echo "setting up $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+# pip is upgraded first: `--group` needs pip 25.1, and older Pythons bring an older one.
+$(INSTALLED): $(USABLE)
+	@echo "adding what developers need ..."
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@$(BIN)/python -m pip install --quiet --editable . --group dev
 	@touch $@

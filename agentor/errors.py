@@ -56,8 +56,9 @@ class LogCorruptError(StoreError):
         self.reason = reason
         where = "log" if run_id is None else f"run {run_id!r}"
         at = "" if seq is None else f" at seq {seq}"
+        self.damage = f"damaged{at}: {reason}"  # for those who name the run themselves
         super().__init__(
-            f"{where} is damaged{at}: {reason}. It is not replayed; `agentor verify` shows the damage."
+            f"{where} is {self.damage}. It is not replayed; `agentor verify` shows the damage."
         )
 
 

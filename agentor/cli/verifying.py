@@ -72,16 +72,17 @@ def _known(store: Store, run_id: str) -> str:
 
 def _of_the_store(store: Store, found: list[Problem]) -> Iterator[Problem]:
     """What the store finds by itself and nobody has told yet."""
-    told = {problem.problem for problem in found}
+    told = tuple(f"run {problem.run_id!r} is damaged" for problem in found)
     if isinstance(store, ChecksItself):
-        yield from (Problem(None, text) for text in store.integrity_check() if text not in told)
+        texts = store.integrity_check()
+        yield from (Problem(None, text) for text in texts if not text.startswith(told))
 
 
 def _of_a_run(store: Store, run_id: str) -> Iterator[Problem]:
     try:
         log = store.load(run_id)
     except LogCorruptError as damage:
-        yield Problem(run_id, str(damage))
+        yield Problem(run_id, damage.damage)
         return
     if isinstance(store, FileStore):  # lines of an old log that reading skips
         content = store.path(run_id).read_bytes()

@@ -183,7 +183,7 @@ def _plans(agent: Agentor) -> Iterator[Plan]:
         try:
             yield agent.plan(row.run_id)
         except LogCorruptError as error:
-            yield Plan(row.run_id, row.status, problems=(str(error),))
+            yield Plan(row.run_id, row.status, problems=(error.damage,))
 
 
 def _print_plans(plans: list[Plan], refused: list[Plan]) -> None:

@@ -153,7 +153,7 @@ def import_runs(
         except (SequenceConflictError, LeaseHeldError):  # somebody works on it
             outcome.taken.append(run_id)
         except LogCorruptError as damage:
-            outcome.damaged.append(Problem(run_id, f"in the store: {damage}"))
+            outcome.damaged.append(Problem(run_id, f"in the store: {damage.damage}"))
         except (
             ValueError,
             TypeError,

@@ -46,7 +46,7 @@ def readable_runs(
         try:
             log = store.load(run_id)
         except LogCorruptError as damage:
-            problems.append(Problem(run_id, str(damage)))
+            problems.append(Problem(run_id, damage.damage))
             continue
         if log:  # it may have been deleted since it was listed
             yield run_id, log

@@ -135,7 +135,7 @@ def _tabulated(
         try:
             yield rows_of(run_id, log, numbers)
         except LogCorruptError as damage:
-            damaged.append(Problem(run_id, str(damage)))
+            damaged.append(Problem(run_id, damage.damage))
 
 
 def _flush(database: sqlite_utils.Database, waiting: dict[str, list[Row]]) -> None:

@@ -17,7 +17,7 @@ import hmac
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 
@@ -35,6 +35,7 @@ Sent: TypeAlias = str | Answer | Reply | Fault
 Behaviour: TypeAlias = Callable[[Request], Sent]
 
 _CHAT: Final = "/v1/chat/completions"
+ASKED_FOR: Final = "get_weather"  # by the stand-in of `python -m agentor.testing.server`
 
 
 class FakeServer:
@@ -249,21 +250,32 @@ def _keys(request: Request) -> set[str]:
     return {key for holder in holders if isinstance(holder, dict) for key in holder}
 
 
-def weather(messages: Sequence[Message]) -> Answer:
-    """A little model that keeps no state: asks `get_weather` for the city of "... in Paris?", then tells the result."""
+def weather(messages: Sequence[Message], offered: Collection[str] = (ASKED_FOR,)) -> Answer:
+    """A little model that keeps no state: asks `get_weather` for the city of "... in Paris?", then tells the result. It asks
+    for nothing that the request does not offer."""
     last = messages[-1] if messages else {}
     text = str(last.get("content") or "")
     if last.get("role") == "tool":
         return says(f"Here is the weather: {text}")
+    if ASKED_FOR not in offered:
+        return says(f"Nobody gave me {ASKED_FOR}, so I cannot look the weather up.")
     city = re.search(r"\bin ([A-Z]\w*(?: [A-Z]\w*)*)", text)
-    return calls(("get_weather", {"city": city[1] if city else "London"}))
+    return calls((ASKED_FOR, {"city": city[1] if city else "London"}))
+
+
+def offered_names(request: Request) -> list[str]:
+    """The functions that a request offers to the model."""
+    tools = request.body.get("tools") if isinstance(request.body, dict) else None
+    return [tool["function"]["name"] for tool in tools or []]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m agentor.testing.server", description=__doc__)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     chosen = parser.parse_args(arguments)
-    server = FakeServer(lambda request: weather(request.messages), port=chosen.port).start()
+    server = FakeServer(
+        lambda request: weather(request.messages, offered_names(request)), port=chosen.port
+    ).start()
     print(server.base_url, flush=True)
     try:
         threading.Event().wait()

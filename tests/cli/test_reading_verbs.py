@@ -117,6 +117,20 @@ def test_verify_tells_of_events_that_are_not_what_they_should_be(
     assert result.exit_code == 1
 
 
+def test_a_damaged_run_is_told_once_and_named_once(program: Program, place: Path) -> None:
+    write("runs.db", "torn", BODIES)
+    with contextlib.closing(apsw.Connection("runs.db")) as db:
+        db.execute("DROP TRIGGER agentor_events_no_update")
+        db.execute("UPDATE agentor_events SET body = '[1]' WHERE seq = 2")
+    told = program("verify").stdout
+    assert told.count("torn") == told.count("damaged") == 1
+    assert "run torn: damaged at seq 2: an event is an object" in told
+    assert "agentor verify" not in told
+    exported = program("export", "out.db").stderr
+    assert exported.startswith("run torn: damaged at seq 2: ")
+    assert exported.count("torn") == 1
+
+
 def test_verify_as_json_names_each_problem_and_its_run(program: Program, stored: str) -> None:
     write(stored, "odd", [BODIES[0], {"type": "teleport"}])
     found = read_json(program("verify", "--store", stored, "--json"))

@@ -273,7 +273,7 @@ def test_rehearse_of_a_damaged_log_is_refused_where_the_store_knows_whose_it_is(
         store._write(lambda db: db.execute("DROP TRIGGER agentor_events_no_update"))
         store._write(lambda db: db.execute("UPDATE agentor_events SET body = '[1]' WHERE seq = 2"))
     result = program("rehearse", "shop.py:agent")
-    assert "run torn: run 'torn' is damaged at seq 2" in result.stdout
+    assert "run torn: damaged at seq 2" in result.stdout
     assert result.exit_code == 1
 
 

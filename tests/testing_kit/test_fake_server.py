@@ -372,7 +372,18 @@ def test_the_module_runs_as_a_stand_in_that_tells_the_weather(
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/v1", base_url)
         client = api.with_options(base_url=base_url).chat.completions
         messages: list[Any] = [{"role": "user", "content": "How is the weather in New York?"}]
-        asked = client.create(model="m", messages=messages).choices[0].message
+        untold = client.create(model="m", messages=messages).choices[0].message
+        assert not untold.tool_calls  # none was offered
+        assert "get_weather" in str(untold.content)
+        city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+        tool: Any = {"name": "get_weather", "parameters": city}
+        asked = (
+            client.create(
+                model="m", messages=messages, tools=[{"type": "function", "function": tool}]
+            )
+            .choices[0]
+            .message
+        )
         (call,) = asked.tool_calls or ()
         assert json.loads(call.function.arguments) == {"city": "New York"}  # type: ignore[union-attr]
         messages += [

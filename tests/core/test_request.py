@@ -210,6 +210,21 @@ def test_each_server_gets_back_what_it_sent_and_nothing_of_another() -> None:
     assert build_request(plain, "one") == build_request(both, None)
 
 
+@pytest.mark.parametrize("fields", [{"reasoning": "r"}, None])
+@pytest.mark.parametrize("signature", [{"signature": "s"}, {}])
+def test_fields_of_a_message_and_of_its_calls_are_each_reason_enough(
+    fields: dict[str, Any] | None, signature: dict[str, Any]
+) -> None:
+    plain = raw_call("x", "f", "{}")
+    event = Event("generation", calls=[{**plain, **signature}], provider_fields=fields)
+    calls = read_calls(event, Transcript())
+    spoken = Transcript().with_group(assistant_message(event, calls), [], "one")
+    bare = {"role": "assistant", "content": "", "tool_calls": [plain]}
+    full = {**bare, **(fields or {}), "tool_calls": [{**plain, **signature}]}
+    assert build_request(spoken, "one") == [full]
+    assert build_request(spoken, "two") == [bare]
+
+
 def test_an_older_view_that_grows_keeps_the_servers_of_its_own_messages() -> None:
     event = Event("generation", text="hm", provider_fields={"reasoning": "r"})
     told = assistant_message(event, ())

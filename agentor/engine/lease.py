@@ -90,7 +90,7 @@ class Keeper:
 
     def hold_for(self, threads: Sequence[threading.Thread]) -> None:
         """Release when the last of the threads has ended, and not before: what they do is this run's. Returns at once."""
-        if self._store is None or self.lease is None or self.lost is not None:
+        if self._store is None or self.lease is None:
             return
         lease, self.lease, self._released = self.lease, None, True
         hold(self._store, lease, threads)

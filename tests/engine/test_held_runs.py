@@ -16,6 +16,7 @@ import pytest
 
 from agentor import Agentor, LeaseHeldError, LeaseLostError, MemoryStore, SQLiteStore, function_tool
 from agentor.engine.holding import hold
+from agentor.engine.lease import Keeper
 from agentor.engine.store.protocol import Lease
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ThreeMethods
@@ -230,6 +231,25 @@ def test_the_interpreters_exit_waits_for_no_thread_and_frees_the_run(tmp_path: P
         later = Press(store)
         later.gate.set()
         assert later.agent.resume("r").final_output == "done"
+
+
+async def test_a_keeper_that_trusts_its_lease_no_more_still_gives_it_back(store: Any) -> None:
+    """A process that slept for too long has lost its trust; a file's lock is its own all the same."""
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    keeper = Keeper(store, "r")
+    await keeper.acquire()
+    keeper.lost = LeaseLostError("r")
+    gate = threading.Event()
+    thread = threading.Thread(target=gate.wait, args=(60,), daemon=True)
+    thread.start()
+    keeper.hold_for([thread])
+    with pytest.raises(LeaseHeldError):
+        store.acquire("r", "somebody", 30.0)
+    [holder] = [each for each in threading.enumerate() if each.name == "agentor-hold-r"]
+    gate.set()
+    await asyncio.to_thread(holder.join, 60)
+    store.release(store.acquire("r", "somebody", 30.0))
 
 
 # The holding itself ------------------------------------------------------------------------------------------------

@@ -376,16 +376,20 @@ async def test_a_lease_is_held_for_a_thread_that_cannot_be_stopped(
     assert [(held.run_id, held.owner) for held in book.released] == [("r", lease.owner)]
 
 
-async def test_what_is_lost_or_was_never_held_is_held_for_nobody(
+async def test_what_was_never_held_is_held_for_nobody_and_what_is_lost_is_given_back(
     time: TestClock, book: Book
 ) -> None:
     keeper = Keeper(book, "r")
     keeper.hold_for([])
+    Keeper(ThreeMethods(), "r").hold_for([])
+    assert book.asked == []
     await keeper.acquire()
     time.stand_still(54)
     with pytest.raises(LeaseLostError):
         keeper.check()
-    keeper.hold_for([])
-    Keeper(ThreeMethods(), "r").hold_for([])
-    assert keeper.lease is not None
-    assert [verb for verb, _ in book.asked] == ["acquire"]
+    keeper.hold_for([])  # a file's lock is ours until it is released, whatever we trust
+    for holder in threading.enumerate():
+        if holder.name == "agentor-hold-r":
+            await asyncio.to_thread(holder.join, 60)
+    assert keeper.lease is None
+    assert [verb for verb, _ in book.asked] == ["acquire", "release"]

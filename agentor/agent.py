@@ -282,7 +282,9 @@ class Agentor:
         """End a run wherever it is worked on, in this process or another: a model call or an async tool under way is
         broken off, what is recorded stays, the status is "cancelled", and `resume` can go on later.
 
-        False if the run had ended already. A worker in another process notices within a second.
+        False if the run had ended already. A worker in another process notices within a second. The thread of a sync tool
+        cannot be stopped: the run ends all the same, its error names the call, and nobody can resume it before that
+        thread has ended.
         """
         return await self._launch(tracing=False).cancel(run_id, inputs.read_optional_text("by", by))
 

@@ -48,7 +48,7 @@ def enqueue(world: World, worker: str, run: str, turns: int) -> None:
 def work(world: World, worker: str) -> None:
     """A worker takes unfinished runs until there are none."""
     place = world.worker(worker)
-    how: dict[str, Any] = {"until_idle": True, "concurrency": 2, "poll_s": 5.0}
+    how: dict[str, Any] = {"until_idle": True, "concurrency": 2, "poll_s": 15.0}
     place.begin("work", "", lambda: place.agent.awork(**how))
 
 

@@ -18,6 +18,7 @@ import apsw
 
 from agentor import consent, delivery
 from agentor import worker as working
+from agentor.engine.calling import Calling
 from agentor.engine.events import Event, PendingCall
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.replay import RunState
@@ -43,6 +44,7 @@ from fuzz.invariants import (
     money_is_conserved,
     nobody_acts_beside_another,
     old_terms_append_nothing,
+    once_tools_start_once,
     readers_see_what_is_recorded,
     seqs_are_dense,
     tools_start_after_their_claim,
@@ -224,6 +226,13 @@ def _cancelled_elsewhere(seed: int) -> list[Action]:
 
 
 @contextlib.contextmanager
+def _once_more() -> Iterator[None]:
+    """A call in doubt is started again, whatever its tool says."""
+    with mock.patch.object(Calling, "_may_not_start", return_value=False):
+        yield
+
+
+@contextlib.contextmanager
 def _idle_worker() -> Iterator[None]:
     """A worker takes no run that failed."""
     with mock.patch.object(working, "TAKES", (None, "paused")):
@@ -262,5 +271,6 @@ ALL: Final = (
         script=_parent_deleted,
     ),
     Canary("deaf to cancels", _rings(cancels_are_heard), _deaf, script=_cancelled_elsewhere),
+    Canary("once and once more", _rings(once_tools_start_once), _once_more),
     Canary("an idle worker", _rings(workers_take_every_run), _idle_worker),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shutil
@@ -26,9 +27,10 @@ from fuzz.script import Action
 from fuzz.worker import Worker
 from fuzz.world import Outcome, World
 
-LOOK_S: Final = (
-    5.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
-)
+LOOK_S: Final = 10.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
+
+# An event is a value that never changes, and every one of a world is read by several.
+_from_json = staticmethod(functools.lru_cache(4096)(Event.from_json))
 
 
 @contextlib.contextmanager
@@ -52,6 +54,7 @@ def living(
             mock.patch.object(sqlite_transact, "queue", threads.QUEUES),
             mock.patch.object(stopping, "LOOK_S", LOOK_S),
             mock.patch.object(Runner, "go", _observed),
+            mock.patch.object(Event, "from_json", _from_json),
             mock.patch.object(logger, "disabled", True),
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
         ):

@@ -183,11 +183,12 @@ class World:
 
     def forked(self, parent: str, fork: str, at: int | None) -> None:
         self.ledger.refresh()
-        if parent not in self.ledger.logs:  # deleted meanwhile
+        source, own = self.ledger.logs.get(parent), self.ledger.logs.get(fork)
+        if source is None:  # deleted meanwhile
             return
-        bodies = tuple(self.ledger.logs[parent].bodies)
-        seq = len(bodies) if at is None else at
-        self.evidence.forks.append(Forked(fork, parent, seq, bodies))
+        # The parent may have gone on since: where they part is what the fork's row says, if nobody asked for a place.
+        seq = at or (own.inherited if own else 0)
+        self.evidence.forks.append(Forked(fork, parent, seq, tuple(source.bodies)))
 
     # Time -------------------------------------------------------------------------------------------------------------
 

@@ -12,20 +12,24 @@ from types import FrameType
 from typing import Final
 
 from agentor import blocking
+from agentor.engine import clock
 from agentor.worker import Worker, WorkReport
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+TOGETHER_S: Final = 0.25  # signals that come so close to each other are one wish
 LAST_S: Final = 2.0  # after the grace, until the process ends whatever holds it up
 
 
 class Stops:
-    """Runs a worker until a signal stops it. A second signal ends the process as if nobody had caught it."""
+    """Runs a worker until a signal stops it. A second signal ends the process as if nobody had caught it, unless it
+    comes along with the first: whoever stops a whole group of processes may send both."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.asked: int | None = None  # the signal that came
+        self._asked_at = 0.0
 
     @property
     def interrupted(self) -> bool:
@@ -56,14 +60,21 @@ class Stops:
 
     def _stop(self, number: int, _: FrameType | None) -> None:
         """On the main thread, which only waits: the loop has a thread of its own and may be stuck."""
-        self.asked = number
-        for caught in _SIGNALS:
-            signal.signal(caught, signal.SIG_DFL)
+        self.asked, self._asked_at = number, clock.monotonic()
+        for caught in (
+            _SIGNALS
+        ):  # a function: Python complains of one that came before its handler was taken away
+            signal.signal(caught, self._again)
         if hasattr(signal, "setitimer"):  # a timer, not a thread: a handler must not wait for locks
             signal.signal(signal.SIGALRM, _end_now)
             signal.setitimer(signal.ITIMER_REAL, self._grace_s + LAST_S)
         if self._loop is not None and self._worker is not None:
             self._loop.call_soon_threadsafe(self._worker.stop)
+
+    def _again(self, number: int, _: FrameType | None) -> None:
+        if clock.monotonic() - self._asked_at >= TOGETHER_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 def _end_now(*_: object) -> None:

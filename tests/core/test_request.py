@@ -230,9 +230,19 @@ def test_an_older_view_that_grows_keeps_the_servers_of_its_own_messages() -> Non
     told = assistant_message(event, ())
     older = Transcript([USER]).with_group(told, (), "one")
     older.with_group(told, (), "two")  # the tip moves on
-    branch = older.extended(len(older), [USER])
-    assert build_request(branch, "one") == [USER, told, USER]
-    assert "reasoning" not in str(build_request(branch, "two"))
+    asked = {**USER, "extra": 1}  # of the caller's own, not a server's
+    branch = older.extended(len(older), [asked])
+    assert build_request(branch, "one") == [USER, told, asked]
+    assert build_request(branch, "two") == [USER, {"role": "assistant", "content": "hm"}, asked]
+
+
+def test_a_branch_has_the_digest_of_its_own_messages() -> None:
+    root = Transcript([USER])
+    for text in ("left", "right", "third"):
+        said = {"role": "assistant", "content": text}
+        branch = root.extended(1, [said])
+        assert branch.digest() == Transcript([USER, said]).digest()
+        assert len(branch.digest()) == 32
 
 
 def test_an_id_of_ours_is_one_that_nobody_else_has() -> None:

@@ -50,7 +50,7 @@ def resume(
 ) -> None:
     """Go on with a run from what was saved, and print its answer.
 
-    APP is app.py:agent or package.module:agent. A finished run is printed again: no model is called, no tool runs.
+    A finished run is printed again: no model is called, no tool runs.
     With --plan nothing is called and nothing is written; exit code 1 if the resume would be refused.
     """
     with agent_with_store(target, store_path) as agent:

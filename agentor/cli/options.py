@@ -16,6 +16,7 @@ from agentor.cli.wording import in_words
 from agentor.errors import AgentorError, ConfigError
 
 _DEBUG = "agentor.debug"
+_APP = "APP names your agent: app.py:agent is `agent` in app.py, package.module:agent is that of a module."
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -44,6 +45,13 @@ class Verb(click.Command):
             if ctx.meta.get(_DEBUG):
                 raise
             raise (WrongUsage if isinstance(error, ConfigError) else Failure)(error) from error
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        if any(parameter.name == "target" for parameter in self.params):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(_APP)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The examples, line by line as they were written."""

@@ -45,7 +45,11 @@ HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "t
 @json_option
 @debug_option
 def runs(store_path: str | None, limit: int, tree: bool, as_json: bool) -> None:
-    """List the runs of a store, newest last."""
+    """List the runs of a store, newest last.
+
+    Of those without an end, "running" ones are being worked on (by which process is in the column "worker"), "queued" ones
+    wait for a worker, and "unfinished" ones are nobody's: `agentor resume` or a worker goes on with them.
+    """
     with existing_store(store_path) as store:
         rows, older = _newest(store, limit)
         rows = [attended(store, row) for row in rows]

@@ -1,0 +1,46 @@
+"""`--help` of every verb: what it does, what its arguments are, and examples that are commands."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from agentor.cli import main
+
+VERBS = main.list_commands(click.Context(main))
+
+
+def command(verb: str) -> click.Command:
+    found = main.get_command(click.Context(main), verb)
+    assert found is not None
+    return found
+
+
+def help_of(verb: str) -> str:
+    return " ".join(CliRunner().invoke(main, [verb, "--help"]).stdout.split())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_says_what_it_is_for(verb: str) -> None:
+    options = [p for p in command(verb).params if isinstance(p, click.Option)]
+    assert [option.name for option in options if not option.help] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_needs_an_agent_says_how_to_name_one(verb: str) -> None:
+    needs = any(parameter.name == "target" for parameter in command(verb).params)
+    assert ("app.py:agent is `agent` in app.py" in help_of(verb)) is needs
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_example_is_a_command_that_the_verb_takes(verb: str) -> None:
+    found = command(verb)
+    examples = (found.epilog or "").splitlines()
+    assert examples
+    for line in examples:
+        program, name, *words = shlex.split(line.removeprefix("OPENAI_API_KEY=... "))
+        assert (program, name) == ("agentor", verb)
+        found.make_context(verb, words)

@@ -76,6 +76,11 @@ class Evidence:
         found = [breach for messages in sent for breach in check_messages(messages)]
         return [*dict.fromkeys(found), *verify(self.log)]
 
+    def usage_of_the_answers(self) -> Usage:
+        """Tokens of all answers in the log, added up without the fold that tells the run's usage."""
+        used = (event.usage or Usage() for event in self.log if event.type == ev.GENERATION)
+        return sum(used, Usage())
+
     def usage_of_the_conversation(self) -> Usage:
         """Tokens of the answers that the conversation holds: without those of turns given up and asked again."""
         return sum((event.usage or Usage() for event in _kept(self.log)), Usage())

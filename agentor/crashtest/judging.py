@@ -90,7 +90,12 @@ class Reference:
 
     def _damage(self, case: Evidence) -> list[str]:
         fresh = [breach for breach in case.breaches() if breach not in self.breaches]
-        return [f"the conversation is not legal: {breach}" for breach in fresh]
+        found = [f"the conversation is not legal: {breach}" for breach in fresh]
+        told, used = case.state.usage, case.usage_of_the_answers()
+        if told != used:
+            counts = f"{told.total_tokens} tokens, and its answers took {used.total_tokens}"
+            found.append(f"the usage that the run tells is {counts}")
+        return found
 
     def _differences(self, case: Evidence) -> tuple[list[str], list[str]]:
         """What is not as in the uninterrupted run: what must be, and what need not."""

@@ -78,6 +78,13 @@ def test_other_usage_is_found() -> None:
     assert judged(evidence(changed(doubled))).problems == ("the usage is 90 tokens, not 45",)
 
 
+def test_a_run_that_does_not_tell_all_it_has_used_is_found() -> None:
+    case = evidence()
+    case.__dict__["state"] = replace(case.state, usage=Usage(10, 5, 15))
+    told = "the usage that the run tells is 15 tokens, and its answers took 45"
+    assert told in judged(case).problems
+
+
 def test_a_lost_event_is_found() -> None:
     log = [event for event in LOG if event.type != "tool_result"]
     assert judged(evidence([e.with_(seq=n) for n, e in enumerate(log, 1)])).verdict == "unsafe"

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Final
 from unittest import mock
 
-from agentor import stopping
+from agentor import definition, stopping
 from agentor.engine import clock
 from agentor.engine import lease as lease_module
 from agentor.engine.events import Event
@@ -29,8 +29,9 @@ from fuzz.world import Outcome, World
 
 LOOK_S: Final = 10.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
 
-# An event is a value that never changes, and every one of a world is read by several.
+# An event is a value that never changes, and every one of a world is read by several; its agents have the same tools.
 _from_json = staticmethod(functools.lru_cache(4096)(Event.from_json))
+_describe_tool = functools.lru_cache(64)(definition._tool)
 
 
 @contextlib.contextmanager
@@ -55,6 +56,7 @@ def living(
             mock.patch.object(stopping, "LOOK_S", LOOK_S),
             mock.patch.object(Runner, "go", _observed),
             mock.patch.object(Event, "from_json", _from_json),
+            mock.patch.object(definition, "_tool", _describe_tool),
             mock.patch.object(logger, "disabled", True),
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
         ):

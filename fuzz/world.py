@@ -287,6 +287,10 @@ class World:
         self.counts["acknowledged"] = len(self.evidence.acknowledged)
         self.counts["tool starts"] = len(self.evidence.tool_starts)
         self.counts["forks"] = len(self.evidence.forks)
+        self.counts["transfers"] = self.evidence.books.transfers.total()
+        self.counts["letters"] = len(self.evidence.letters)
+        self.counts["shown"] = len(self.evidence.shown)
+        self.counts["deleted"] = len(self.evidence.deleted)
         self.counts["steps"] = self.timeline.steps
         return Outcome(
             self.seed,

@@ -30,6 +30,10 @@ def test_no_invariant_breaks_in_sixty_worlds(first: int) -> None:
     assert told == []
     assert tally.counts["crashes"] > 60
     assert tally.counts["tool starts"] > 300
+    assert tally.counts["transfers"] > 20
+    assert tally.counts["letters"] > 20
+    assert tally.counts["shown"] > 50
+    assert tally.counts["deleted"] > 0
     assert {"stall", "power cut", "write full", "slow disk", "locked"} <= set(tally.faults)
 
 

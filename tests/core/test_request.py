@@ -238,11 +238,65 @@ def test_an_older_view_that_grows_keeps_the_servers_of_its_own_messages() -> Non
 
 def test_a_branch_has_the_digest_of_its_own_messages() -> None:
     root = Transcript([USER])
+    digests = {root.digest()}
     for text in ("left", "right", "third"):
         said = {"role": "assistant", "content": text}
         branch = root.extended(1, [said])
         assert branch.digest() == Transcript([USER, said]).digest()
         assert len(branch.digest()) == 32
+        digests.add(branch.digest())
+    assert len(digests) == 4
+
+
+CALL = raw_call("c", "f", "{}")
+ASKED = [
+    USER,
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": "1"},
+]
+
+
+@pytest.mark.parametrize(
+    ("added", "is_cheap"),
+    [
+        (USER, True),
+        ({"role": "assistant", "content": "x"}, True),
+        ({"role": "assistant", "content": "x", "tool_calls": []}, True),
+        ({"role": "assistant", "content": "x", "tool_calls": [CALL]}, False),
+        ({"role": "assistant", "function_call": CALL["function"]}, False),
+        ({"role": "tool", "tool_call_id": "c", "content": "2"}, False),
+        ({"role": "system", "content": "x"}, False),
+        ({"content": "x"}, False),
+    ],
+)
+def test_only_what_depends_on_nothing_before_it_is_added_without_a_look(
+    added: dict[str, Any], is_cheap: bool
+) -> None:
+    whole = Transcript(ASKED)
+    grown = whole.extended(3, [added])
+    assert grown == Transcript([*ASKED, added])
+    assert (grown._shared is whole._shared) == is_cheap
+    assert list(whole.extended(1, [added])) == build_request(Transcript([USER, added]))
+    assert whole == Transcript(ASKED)
+    assert whole.extended(3, []) is whole
+
+
+def test_transcripts_are_equal_by_what_they_say() -> None:
+    assert list(Transcript(ASKED)) == ASKED
+    assert Transcript(ASKED) == Transcript(ASKED)
+    assert Transcript(ASKED) != Transcript(ASKED[:1])
+    assert Transcript(ASKED) != ASKED
+
+
+def test_an_id_is_free_again_where_its_call_was_forgotten() -> None:
+    root = Transcript([USER])
+    root.with_group(ASKED[1], ASKED[2:], None)
+    branch = root.extended(1, [USER, USER])
+    assert len(branch) == 3
+    assert not branch.uses_id("c")
+    [call] = read_calls(Event("generation", calls=[CALL]), branch)
+    assert call.call_id == "c"
+    assert Transcript(ASKED).uses_id("c")
 
 
 def test_an_id_of_ours_is_one_that_nobody_else_has() -> None:

@@ -283,7 +283,8 @@ class Runner:
         except asyncio.CancelledError as error:
             cancelled = error  # they are on disk or the next to go there, and what ends the run follows them
         self._adopt(staged)
-        await self._show(staged)
+        if cancelled is None or not self._recorder.unsaved:  # what was refused is shown to nobody
+            await self._show(staged)
         if cancelled is not None:
             raise cancelled
 

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from agentor import Agentor, ConfigError, MemoryStore, StoreError, function_tool
+from agentor import (
+    Agentor,
+    AgentorError,
+    ConfigError,
+    LeaseLostError,
+    MemoryStore,
+    function_tool,
+)
 from agentor.engine import clock
 from agentor.engine.budget import Budget
 from agentor.engine.events import Event, Usage
@@ -18,7 +25,7 @@ from agentor.engine.replay import verify
 from agentor.engine.store.protocol import Lease, Signals
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ANSWER, ThreeMethods, Tools, agent, types
-from tests.engine.leases import Later
+from tests.engine.leases import Later, force_takeover
 
 
 class Hanging:
@@ -101,7 +108,7 @@ class SlowDisk(MemoryStore):
         def commit() -> None:
             try:
                 self.append_many(run_id, events, lease)
-            except StoreError as error:
+            except AgentorError as error:
                 future.set_exception(error)
             else:
                 future.set_result(None)
@@ -109,10 +116,11 @@ class SlowDisk(MemoryStore):
         self._under_way.put_nowait(commit)
         return future
 
-    async def commit_next(self) -> None:
+    async def commit_next(self, before: Callable[[], object] = lambda: None) -> None:
         commit = await self._under_way.get()
         for _ in range(20):  # whoever has something to say meanwhile says it
             await asyncio.sleep(0)
+        before()
         commit()
 
 
@@ -126,6 +134,24 @@ async def test_a_cancel_that_comes_during_a_write_is_recorded_after_what_was_wri
     assert (await running).status == "cancelled"
     assert types(store.load("r")) == ["run_start", "run_start", "cancel", "run_end"]
     assert store.asked("r") == []
+
+
+async def test_a_reader_is_not_shown_what_a_write_that_is_refused_after_a_cancel_held() -> None:
+    store = SlowDisk()
+    store.ask("r", "cancel", "ada")
+    shown: list[Event] = []
+
+    async def read() -> None:
+        async for event in Agentor("A", model=Hanging(), store=store).astream("go", run_id="r"):
+            shown.append(event)
+
+    reading = asyncio.create_task(read())
+    await store.commit_next(before=lambda: force_takeover(store, "r"))
+    further = asyncio.create_task(store.commit_next())  # if the end of the run is tried, too
+    with pytest.raises(LeaseLostError):
+        await reading
+    further.cancel()
+    assert (shown, store.load("r")) == ([], [])
 
 
 async def test_a_store_whose_signals_have_no_names_cancels_without_one() -> None:

@@ -75,6 +75,11 @@ async def sleep(seconds: float) -> None:
     await _clock.sleep(seconds)
 
 
+def pause(seconds: float) -> None:
+    """Hold up this thread, by real time whatever clock is installed: what another process does knows no other."""
+    time.sleep(seconds)
+
+
 def new_id() -> str:
     return _clock.new_id()
 

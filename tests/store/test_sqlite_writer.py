@@ -6,8 +6,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
+from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store import SQLiteStore, sqlite_writer
 from agentor.errors import LeaseHeldError, SequenceConflictError, StoreError
@@ -214,3 +216,23 @@ def test_a_reader_in_the_way_of_folding_is_waited_for_by_nobody(
             store._writer._fold_wal()
         assert wal.stat().st_size == 0
         assert [event.text for event in store.load("run")] == ["1", "2", "3"]
+
+
+def test_a_writer_takes_its_turn_soon_after_another_process_lets_go(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it has to ask: SQLite's own waiting would come to 0.1 s a turn."""
+    pauses: list[float] = []
+    other = apsw.Connection(store.path)
+    other.execute("BEGIN IMMEDIATE")
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 200:
+            other.execute("ROLLBACK")
+
+    monkeypatch.setattr(clock, "pause", pause)
+    store.append("run", Event("run_start"))
+    other.close()
+    assert len(pauses) == 200
+    assert max(pauses) <= 2 * sqlite_writer.PAUSE_S

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import apsw
 
+from agentor.engine import clock
 from agentor.engine.store.sqlite_file import check_version, explained
 from agentor.engine.store.sqlite_guard import let_go, watch_forks
 from agentor.errors import StoreError
@@ -27,6 +28,7 @@ T = TypeVar("T")
 # Beyond this many waiting operations `submit` blocks its caller. Far above what runs that wait for their own
 # commits can reach; it stops a program that submits without ever waiting before it fills the memory.
 MAX_WAITING = 10_000
+PAUSE_S = 0.001  # about, between two tries to begin while another process writes
 IDLE_S = 1.0  # without work, after which the WAL is folded into the file
 
 
@@ -54,7 +56,8 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._committing = threading.Lock()  # held while a transaction is open
-        self._busy_timeout_ms = connection.pragma("busy_timeout")
+        self._patience_s = connection.pragma("busy_timeout") / 1000
+        connection.set_busy_timeout(0)  # `_begin` waits, and nothing else
         self._commits_in_wal = 0  # since it was folded into the file
         self.commits = 0
         watch_forks(self)
@@ -150,11 +153,7 @@ class Writer:
         """Without waiting for anybody: who reads or writes now has its turn, and the next idle moment will do."""
         self._commits_in_wal = 0
         with contextlib.suppress(apsw.Error):  # a full disk, too: nothing is lost by not folding
-            self._connection.set_busy_timeout(0)
-            try:
-                self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            finally:
-                self._connection.set_busy_timeout(self._busy_timeout_ms)
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _answer(self, batch: list[_Submission[Any]]) -> None:
         try:
@@ -175,7 +174,7 @@ class Writer:
             self._connection.close()
 
     def _commit(self, batch: list[_Submission[Any]]) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")
+        self._begin()
         check_version(self._connection, self._path)
         perform = self._perform_only if len(batch) == 1 else self._perform
         for submission in batch:
@@ -185,6 +184,18 @@ class Writer:
             self.commits += 1
             self._commits_in_wal += 1
         self._check_file()
+
+    def _begin(self) -> None:
+        """Take the write lock. SQLite's own waiting backs off to a tenth of a second, many times what a commit takes."""
+        until = clock.monotonic() + self._patience_s
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return
+            except apsw.BusyError:
+                if clock.monotonic() >= until:
+                    raise
+            clock.pause(PAUSE_S * (0.5 + clock.uniform()))
 
     def _perform(self, submission: _Submission[Any]) -> None:
         self._connection.execute("SAVEPOINT one")

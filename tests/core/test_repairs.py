@@ -106,6 +106,21 @@ def test_doubled_and_missing_ids_in_one_group_are_answered_in_order() -> None:
     assert [answer["content"] for answer in answers] == ["c", UNANSWERED, "", "d"]
 
 
+def test_an_answer_that_comes_late_finds_its_group_behind_a_later_one() -> None:
+    asked = [
+        {"role": "assistant", "content": "", "tool_calls": [raw_call(i, "f", "{}")]} for i in "ab"
+    ]
+    told = [{"role": "tool", "tool_call_id": i, "content": i} for i in "ab"]
+    assert sent(*asked, *told) == [asked[0], told[0], asked[1], told[1]]
+
+
+@pytest.mark.parametrize("role", ["tool", "function"])
+def test_an_answer_without_an_id_belongs_to_the_call_without_one(role: str) -> None:
+    asked = {"role": "assistant", "content": "", "tool_calls": [raw_call("", "f", "{}")]}
+    _, answer = sent(asked, {"role": role, "content": "1"})
+    assert answer == {"role": "tool", "tool_call_id": "call_0_0", "content": "1"}
+
+
 def test_the_old_form_of_a_call_gives_way_to_the_new_one() -> None:
     old = {"name": "old", "arguments": "{}"}
     both = {"role": "assistant", "function_call": old, "tool_calls": [raw_call("c", "f", "{}")]}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
 import time
+from concurrent.futures import Future
 
 import pytest
 
 from agentor.engine import clock
+from fuzz import threads
 from fuzz.loop import Deadlock, ProcessLoop, Timeline
 from fuzz.shrink import shrink
 from fuzz.virtual_clock import VirtualClock
@@ -126,3 +129,66 @@ def test_work_for_a_thread_is_done_on_the_loop_after_its_delay(timeline: Timelin
 @pytest.mark.parametrize("guilty", [[], [3], [0, 19], [7, 8, 9]])
 def test_shrinking_leaves_only_what_is_needed(guilty: list[int]) -> None:
     assert shrink(range(20), lambda part: set(guilty) <= set(part)) == guilty
+
+
+def test_a_thread_that_waits_for_a_future_gives_its_turn_back(timeline: Timeline) -> None:
+    process, heard = ProcessLoop(timeline), []
+    future: Future[str] = Future()
+
+    def wait() -> None:
+        heard.append("waits")
+        heard.append(threads.result(future))
+
+    async def work() -> None:
+        waiting = asyncio.to_thread(wait)
+        task = asyncio.ensure_future(waiting)
+        await asyncio.sleep(5)
+        heard.append("loop")
+        future.set_result("done")
+        await task
+
+    process.run_until_complete(work())
+    assert heard == ["waits", "loop", "done"]
+    assert process.threads == []
+
+
+def test_a_queue_between_two_threads_of_a_process_runs_out_of_time_in_virtual_time(
+    timeline: Timeline,
+) -> None:
+    process, between = ProcessLoop(timeline), threads.SimpleQueue[int]()
+
+    def give() -> None:
+        threads.sleep(3)
+        between.put(7)
+
+    def take() -> tuple[int, float]:
+        first = between.get(timeout=10)
+        with pytest.raises(queue.Empty):
+            between.get(timeout=10)
+        return first, timeline.now
+
+    async def work() -> tuple[int, float]:
+        taking = asyncio.to_thread(take)
+        taken, _ = await asyncio.gather(taking, asyncio.to_thread(give))
+        return taken
+
+    assert process.run_until_complete(work()) == (7, 13.0)
+
+
+def test_a_thread_of_a_process_that_ends_is_unwound(timeline: Timeline) -> None:
+    process, heard = ProcessLoop(timeline), []
+
+    def wait() -> None:
+        try:
+            threads.sleep(100)
+        finally:
+            heard.append("unwound")
+
+    async def work() -> None:
+        await asyncio.to_thread(wait)
+
+    process.create_task(work())
+    timeline.run_until(5)
+    process.end()
+    assert heard == ["unwound"]
+    assert process.threads == []

@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+from agentor.asked import is_asked
 from agentor.engine import clock
 from agentor.engine.decide import Finish
 from agentor.engine.ending import stopped
@@ -101,7 +102,7 @@ class Stopper:
             raise AssertionError("it is never done")
         while True:
             try:
-                if CANCEL in await off_loop(store, store.asked, self._run_id):
+                if await is_asked(store, self._run_id, CANCEL):
                     return Stop("cancelled", "Cancelled.", await self._asked_by(store))
             except Exception as error:  # a busy disk: look again
                 logger.warning("run %s: its signals cannot be read (%s)", self._run_id, error)

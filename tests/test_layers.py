@@ -74,6 +74,7 @@ FLOORS = {
             "agentor.plan",
             "agentor.driving",
             "agentor.stopping",
+            "agentor.asked",
             "agentor.recorded",
             "agentor.worker",
             "agentor.inputs",

@@ -19,8 +19,10 @@ from agentor.engine.store.protocol import (
     Signals,
     Store,
     Submits,
+    TellsAsked,
 )
 from agentor.errors import (
+    ConfigError,
     LeaseHeldError,
     LeaseLostError,
     RunExistsError,
@@ -162,6 +164,18 @@ class OffersContract(Contract):
         signals.answered("nobody", "cancel")
         assert signals.asked("run") == ["pause"]
         assert signals.asked("other") == ["cancel"]
+
+    def test_all_runs_that_are_asked_something_are_told_at_once(self, store: Store) -> None:
+        signals: Signals = offered(store, Signals)
+        tells: TellsAsked = offered(store, TellsAsked)
+        assert tells.runs_asked("cancel") == []
+        for run_id in ("b", "a", "c"):
+            signals.ask(run_id, "cancel")
+        signals.ask("d", "pause")
+        signals.answered("c", "cancel")
+        assert tells.runs_asked("cancel") == ["a", "b"]
+        with pytest.raises(ConfigError):
+            tells.runs_asked("No Kind")
 
     def test_the_first_to_ask_is_remembered_until_it_is_answered(self, store: Store) -> None:
         signals: Signals = offered(store, Signals)

@@ -155,6 +155,11 @@ class MemoryStore(Tailing):
         with self._lock:
             return sorted(self._signals.get(run_id, ()))
 
+    def runs_asked(self, kind: str) -> list[str]:
+        check_signal(kind)
+        with self._lock:
+            return sorted(run_id for run_id, asked in self._signals.items() if kind in asked)
+
     def asked_by(self, run_id: str, kind: str) -> str | None:
         check_run_id(run_id)
         with self._lock:

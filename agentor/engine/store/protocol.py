@@ -191,6 +191,14 @@ class KnowsAskers(Protocol):
 
 
 @runtime_checkable
+class TellsAsked(Protocol):
+    """Signals that can be looked up for all runs at once, so that many runs of one process cost one look."""
+
+    def runs_asked(self, kind: str) -> list[str]:
+        """The ids of the runs that are asked this and have not answered. Cheap, like `asked`."""
+
+
+@runtime_checkable
 class Closes(Protocol):
     def close(self) -> None: ...
 

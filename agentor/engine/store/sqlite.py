@@ -282,6 +282,11 @@ class SQLiteStore(Tailing):
         check_run_id(run_id)
         return self._read(lambda connection: signals.asked(connection, run_id))
 
+    def runs_asked(self, kind: str) -> list[str]:
+        """The ids of the runs that are asked this and have not answered yet."""
+        check_signal(kind)
+        return self._read(lambda connection: signals.runs_asked(connection, kind))
+
     def asked_by(self, run_id: str, kind: str) -> str | None:
         """Who asked it, if it is asked and they said who they are."""
         check_run_id(run_id)

@@ -1,0 +1,84 @@
+"""Many runs of one process look for what is asked of them by one look."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentor import MemoryStore
+from agentor.asked import FRESH_S, is_asked
+from agentor.engine import clock
+from agentor.engine.clock import SystemClock
+
+
+class Still(SystemClock):
+    """Time passes when the test says so."""
+
+    passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed_s
+
+
+class Looked(MemoryStore):
+    blocking = True  # so that a look takes a while
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def runs_asked(self, kind: str) -> list[str]:
+        self.looks += 1
+        return super().runs_asked(kind)
+
+
+async def ask_all(store: MemoryStore, count: int) -> list[bool]:
+    return await asyncio.gather(*(is_asked(store, f"run{n}", "cancel") for n in range(count)))
+
+
+async def test_five_hundred_runs_look_once_and_each_hears_its_own() -> None:
+    store = Looked()
+    store.ask("run3", "cancel")
+    store.ask("run4", "pause")
+    answers = await ask_all(store, 500)
+    assert [number for number, is_told in enumerate(answers) if is_told] == [3]
+    assert store.looks == 1
+
+
+async def test_a_look_is_good_for_a_moment_and_no_longer() -> None:
+    store = Looked()
+    with clock.installed(still := Still()):
+        assert await ask_all(store, 2) == [False, False]
+        store.ask("run1", "cancel")
+        still.passed_s = FRESH_S / 2
+        assert await ask_all(store, 2) == [False, False]
+        still.passed_s = FRESH_S
+        assert await ask_all(store, 2) == [False, True]
+    assert store.looks == 2
+
+
+async def test_a_look_that_is_given_up_or_fails_is_nobody_elses_loss() -> None:
+    class Bad(Looked):
+        def runs_asked(self, kind: str) -> list[str]:
+            found = super().runs_asked(kind)
+            if self.looks == 1:
+                raise OSError("busy")
+            return found
+
+    store = Bad()
+    store.ask("run2", "cancel")
+    looks = [asyncio.ensure_future(is_asked(store, f"run{n}", "cancel")) for n in range(3)]
+    failed, *others = await asyncio.gather(*looks, return_exceptions=True)
+    assert isinstance(failed, OSError)
+    assert others == [False, True]
+    given_up = asyncio.ensure_future(is_asked(store2 := Looked(), "run", "cancel"))
+    waiting = asyncio.ensure_future(is_asked(store2, "run", "cancel"))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    assert await waiting is False
+
+
+def test_each_event_loop_looks_for_itself() -> None:
+    store = Looked()
+    for _ in range(2):
+        assert asyncio.run(ask_all(store, 3)) == [False] * 3
+    assert store.looks == 2

@@ -11,6 +11,7 @@ from hypothesis import given
 from agentor.engine.batch import NO_FAILURES
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import CUT_REASONS, Spending, replay, verify, with_messages
+from tests.core.logs import raw_call
 from tests.core.wide_logs import wide_logs
 
 T = TypeVar("T")
@@ -28,6 +29,27 @@ def last(values: Iterable[T | None]) -> T | None:
 def segment_of(log: list[Event]) -> list[Event]:
     """What follows the last run_start."""
     return log[max(i for i, event in enumerate(log) if event.type == "run_start") + 1 :]
+
+
+def test_every_event_is_one_seq_whether_it_means_something_or_not() -> None:
+    asked = Event("generation", calls=[raw_call("a", "f", "{}")])
+    closed = [
+        *(Event(name, call_id="nobody") for name in ("approval", "tool_call", "tool_result")),
+        *(Event(name) for name in ("stop", "stop", "cancel", "fork", "message", "unheard_of")),
+    ]
+    opened = [
+        Event("approval", call_id="nobody"),
+        Event("approval", call_id="a", status="asked"),
+        Event("approval", call_id="a", status="settled"),
+        *(Event("fork", forked_from=run_id) for run_id in ("p", "q")),
+        *(Event(name, call_id="a") for name in ("tool_call", "tool_call", "tool_result")),
+    ]
+    start = Event("run_start", messages=[{"role": "user", "content": "u"}])
+    log = [start, *closed, start, asked, *opened, Event("run_end")]
+    assert [replay(log[:length]).seq for length in range(len(log) + 1)] == [*range(len(log) + 1)]
+    stopped = [replay(log[:length]) for length in (1, 4, 5, 6, 11, len(log))]
+    attempts = [(state.attempts, state.attempting) for state in stopped]
+    assert attempts == [(1, True), (1, True), (0, False), (0, False), (1, True), (1, True)]
 
 
 @given(wide_logs())

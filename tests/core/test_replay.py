@@ -147,6 +147,20 @@ def test_what_a_generation_was_sent_depends_on_the_server_it_was_sent_to() -> No
     assert [e for e in with_messages(old_log())[1] if e.type == "generation"] == own
 
 
+def test_what_only_its_server_understands_of_an_answer_goes_to_no_other() -> None:
+    writer = Writer()
+    writer.start(OPENING)
+    writer.add("generation", text="hi", source="one", provider_fields={"mood": "m"})
+    writer.start([OPENING[1]], kept=3)
+    transcript = replay(writer.events).transcript
+    assert build_request(transcript, "one")[2] == {
+        "role": "assistant",
+        "content": "hi",
+        "mood": "m",
+    }
+    assert build_request(transcript, "two")[2] == {"role": "assistant", "content": "hi"}
+
+
 def test_a_log_of_the_first_version_replays_at_every_prefix() -> None:
     log = old_log()
     lengths = [len(replay_messages(log[:n])) for n in range(len(log) + 1)]

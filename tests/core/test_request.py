@@ -204,7 +204,9 @@ def test_each_server_gets_back_what_it_sent_and_nothing_of_another() -> None:
         assert [m["reasoning"] for m in own] == ([source] if source else [])
         signed = [m for m in build_request(both, source) if "thought_signature" in str(m)]
         assert signed == own
-    assert build_request(first, "two") == build_request(both, "two")[:3]
+    for source in ("one", "two"):
+        cut = build_request(first, source)
+        assert cut == build_request(both, source)[:3]
     assert build_request(spoken(first, "two"), "two") == build_request(both, "two")
     plain = Transcript(build_request(both, None))
     assert build_request(plain, "one") == build_request(both, None)
@@ -238,6 +240,7 @@ def test_an_older_view_that_grows_keeps_the_servers_of_its_own_messages() -> Non
 
 def test_a_branch_has_the_digest_of_its_own_messages() -> None:
     root = Transcript([USER])
+    assert Transcript().digest() == ""
     digests = {root.digest()}
     for text in ("left", "right", "third"):
         said = {"role": "assistant", "content": text}

@@ -133,6 +133,16 @@ def test_failures_are_the_results_with_an_error_of_the_tools_own(log: list[Event
         assert state.withdrawn(limit) == {n for n, count in counts.items() if count >= limit}
 
 
+def test_a_failure_counts_wherever_it_stands_once_for_each_result() -> None:
+    asked = Event("generation", calls=[raw_call(i, "f", "{}") for i in "ab"])
+    failed = Event("tool_result", name="f", call_id="a", error="E: no")
+    log = [failed, asked, failed.with_(call_id="nobody"), failed, failed.with_(call_id="b")]
+    counts = [replay(log[:length]).failures for length in range(len(log) + 1)]
+    assert counts == [{}, {"f": 1}, {"f": 1}, {"f": 2}, {"f": 3}, {"f": 4}]
+    for harmless in (*({"error": error} for error in NO_FAILURES), {"error": None}, {"name": None}):
+        assert replay([*log, failed.with_(**harmless)]).failures == {"f": 4}
+
+
 @given(wide_logs())
 def test_verify_counts_the_strangers_and_finds_nothing_else(log: list[Event]) -> None:
     filled = [  # as the engine writes them: with the digest of what was sent

@@ -161,6 +161,22 @@ def test_what_only_its_server_understands_of_an_answer_goes_to_no_other() -> Non
     assert build_request(transcript, "two")[2] == {"role": "assistant", "content": "hi"}
 
 
+@pytest.mark.parametrize("settled", [False, True])
+def test_what_follows_at_once_does_not_forget_whose_fields_came_before(settled: bool) -> None:
+    fields = {"source": "one", "provider_fields": {"mood": "m"}}
+    writer = Writer()
+    writer.start(OPENING)
+    if settled:  # what was said meanwhile follows the batch
+        writer.add("generation", calls=[raw_call("a", "f", "{}")], **fields)
+        writer.start([OPENING[1]], kept=2, settling=["a"])
+        writer.add("tool_result", call_id="a", result="ok")
+    else:  # a correction follows the answer
+        writer.add("generation", text="hi", correction="As JSON.", **fields)
+    transcript = replay(writer.events).transcript
+    assert transcript.request("one")[2]["mood"] == "m"
+    assert "mood" not in str(transcript.request("two"))
+
+
 def test_a_log_of_the_first_version_replays_at_every_prefix() -> None:
     log = old_log()
     lengths = [len(replay_messages(log[:n])) for n in range(len(log) + 1)]

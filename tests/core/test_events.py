@@ -210,3 +210,17 @@ def test_a_digest_is_shared_by_equal_values_only(one: Any, other: Any) -> None:
     assert digest(one) == digest(loads(dumps(one)))
     assert (digest(one) == digest(other)) == (canonical(one) == canonical(other))
     assert len(digest(one)) == 32
+
+
+def test_a_value_of_a_kind_of_its_own_becomes_the_plain_one() -> None:
+    class Text(str):
+        __slots__ = ()
+
+    class Object(dict[str, Any]):
+        pass
+
+    cleaned = clean(Object({Text("a\ud800"): Text("b")}))
+    assert cleaned == {"a�": "b"}
+    [(key, value)] = cleaned.items()
+    assert (type(cleaned), type(key), type(value)) == (dict, str, str)
+    assert type(next(iter(clean({Text("a"): 1})))) is str

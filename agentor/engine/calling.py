@@ -217,7 +217,9 @@ class Calling:
             started_at = clock.now()
             verdict = await self._verdict(tool, context)
             if isinstance(verdict, DidNotHappen) and batch.origin is not None:
-                verdict = Unknown()  # not so far: the run that this one was forked from may yet start it
+                verdict = (
+                    Unknown()
+                )  # not so far: the run that this one was forked from may yet start it
             match verdict:
                 case Happened(result):
                     text = result_text(result, tool.max_result_chars)

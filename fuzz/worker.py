@@ -318,6 +318,8 @@ class Worker:
             return
         self.world.ledger.refresh()
         log = self.world.ledger.logs.get(run_id)
+        if log is None and run_id in self.world.evidence.deleting:
+            return  # whoever reads slowly still reads a run that is gone
         found = log.bodies[event.seq - 1] if log and len(log.bodies) >= event.seq else None
         self.world.evidence.shown.append(
             Shown(run_id, event.seq, found == event.to_json(), run_id in self.unsaved)

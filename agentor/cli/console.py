@@ -49,9 +49,11 @@ def print_json(value: Any) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """A line per row, never broken; empty columns are left out. Where the terminal is too narrow, the columns of
-    EXPENDABLE go, visibly."""
+    """A line per row, never broken; empty columns are left out, and so nothing is printed without rows. Where the
+    terminal is too narrow, the columns of EXPENDABLE go, visibly."""
     body = [[c if isinstance(c, Text) else Text(one_line(c, 80)) for c in row] for row in rows]
+    if not body:
+        return
     columns = {
         heading: [Text(heading, style="bold"), *cells]
         for heading, cells in zip(headings, zip(*body, strict=True), strict=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from rich.text import Text
 
 from agentor.cli import console
 from agentor.cli.loading import agent_argument
-from agentor.cli.options import Interrupted, Verb, debug_option, json_option, told
+from agentor.cli.options import Failure, Interrupted, Verb, debug_option, json_option
 from agentor.cli.plain import one_line, plain
 from agentor.crashtest.crashing import crashtest as run_crashtest
 from agentor.crashtest.junit import to_junit
@@ -94,11 +96,13 @@ def crashtest(
 
     The tools really run, many times: use services that are there for testing. The model is asked in the first run only.
     Exit codes: 0 safe, also if calls of a "once" tool are in doubt and said to be; 1 a tool would silently run twice,
-    or status, answer, usage or conversation are not those of the uninterrupted run; 2 wrong usage.
+    or status, answer, usage or conversation are not those of the uninterrupted run; 2 wrong usage; 130, 143, 129 broken
+    off by Ctrl-C, SIGTERM, SIGHUP.
     """
     _check_writable(junit)
+    came: list[int] = []
     try:
-        with _progress() as progress:
+        with _stopped_by_signals(came), _progress() as progress:
             report = run_crashtest(
                 target,
                 text,
@@ -113,21 +117,87 @@ def crashtest(
             )
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("Broken off; no process of it is left.")
-        raise told(interrupt, Interrupted) from interrupt
-    if junit is not None:
-        junit.write_text(to_junit(report), "utf-8")
+        raise _broken_off(came, interrupt) from interrupt
+    unwritten = None if junit is None else _write(junit, report)
     if as_json:
         console.print_json(report.to_dict())
     else:
         _print(report, keep)
+    if unwritten is not None:
+        raise unwritten
     if not report.safe:
         click.get_current_context().exit(1)
 
 
+class _Terminated(Failure):
+    exit_code = 143  # as that of Interrupted: what shells say of a program that SIGTERM ended
+
+
+class _HungUp(Failure):
+    exit_code = 129  # SIGHUP, which not every system has
+
+
+def _broken_off(came: Sequence[int], interrupt: BaseException) -> Failure:
+    for number in came:
+        return (_Terminated if number == signal.SIGTERM else _HungUp)(interrupt)
+    return Interrupted(interrupt)
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(came: list[int]) -> Iterator[None]:
+    """SIGTERM and SIGHUP end it in good order, as Ctrl-C does; the first that comes is added to `came`."""
+    numbers = _endings() if threading.current_thread() is threading.main_thread() else []
+
+    def stop(number: int, _: object) -> None:
+        for each in numbers:  # what follows is short, and must come to its end
+            signal.signal(each, signal.SIG_IGN)
+        came.append(number)
+        raise KeyboardInterrupt
+
+    try:
+        for number in numbers:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _endings() -> list[signal.Signals]:
+    """The signals that would end us at once. One that somebody has us ignore (nohup) does not."""
+    named = [number for number in signal.Signals if number.name in ("SIGTERM", "SIGHUP")]
+    return [number for number in named if signal.getsignal(number) == signal.SIG_DFL]
+
+
 def _check_writable(junit: Path | None) -> None:
-    """Before the work, not after it."""
-    if junit is not None and not junit.resolve().parent.is_dir():
+    """Before the work, not after it. No empty file is left if that does not come to its end."""
+    if junit is None:
+        return
+    if not junit.resolve().parent.is_dir():
         raise ConfigError(f"--junit {str(junit)!r}: there is no such directory")
+    try:
+        is_new = not junit.exists()
+        if is_new or junit.is_file():  # a pipe is opened once
+            junit.open("ab").close()
+        if is_new:
+            junit.unlink()
+    except OSError as error:
+        raise _unwritable(junit, error) from error
+
+
+def _write(junit: Path, report: Report) -> ConfigError | None:
+    """What to raise when the report has been printed, if the file could not be written after all."""
+    try:
+        junit.write_text(to_junit(report), "utf-8")
+    except OSError as error:
+        return _unwritable(junit, error)
+    return None
+
+
+def _unwritable(junit: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"--junit {str(junit)!r} cannot be written ({error.strerror}); name another file"
+    )
 
 
 @contextlib.contextmanager
@@ -166,7 +236,7 @@ def _print_cases(cases: Sequence[Case]) -> None:
     headings = ("killed", "a resume", "again", "verdict")
     console.print_table(headings, [_case_row(case) for case in shown])
     if left := len(cases) - len(shown):
-        click.echo(f"{left} more are safe; --json has them.")
+        click.echo(f"{left} {'more ' if shown else ''}are safe; --json has them.")
 
 
 def _case_row(case: Case) -> list[str | Text]:

@@ -94,15 +94,24 @@ def _check(target: Any, kills: Any, jobs: Any, timeout_s: Any) -> None:
 
 @contextlib.contextmanager
 def _directory(keep: str | os.PathLike[str] | None) -> Iterator[Path]:
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="agentor-crashtest-") as name:
-            yield Path(name)
-        return
-    directory = Path(keep)
+    with contextlib.ExitStack() as stack:
+        try:
+            if keep is None:
+                made = tempfile.TemporaryDirectory(prefix="agentor-crashtest-")
+                directory = Path(stack.enter_context(made))
+            else:
+                directory = _kept(Path(keep))
+        except OSError as error:
+            place = "a temporary directory" if keep is None else repr(str(keep))
+            raise ConfigError(f"{place} cannot be made or read: {error}") from error
+        yield directory
+
+
+def _kept(directory: Path) -> Path:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if any(directory.iterdir()):
-        raise ConfigError(f"{str(keep)!r} is not empty; name a new directory")
-    yield directory.resolve()
+        raise ConfigError(f"{str(directory)!r} is not empty; name a new directory")
+    return directory.resolve()
 
 
 @contextlib.contextmanager

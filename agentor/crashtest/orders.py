@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
@@ -47,13 +48,14 @@ class Order:
         return self.directory / f"outcome-{self.process}.json"
 
     def to_json(self) -> str:
+        """One line of ASCII, whatever the locale; also of file names that are no text, which strict JSON could not say."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields = {n: str(v) if isinstance(v, Path | Point) else v for n, v in fields.items()}
-        return strict_json.dumps(fields)
+        return json.dumps(fields, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Order:
-        fields = strict_json.loads(text)
+        fields = json.loads(text)
         fields["directory"] = Path(fields["directory"])
         fields["dies_at"] = Point.parse(fields["dies_at"]) if fields["dies_at"] else None
         fields["replies"] = Path(fields["replies"]) if fields["replies"] else None
@@ -71,7 +73,7 @@ class Outcome:
     own_store: str | None = None  # the kind of store that the agent has outside of the test
 
     def write(self, path: Path) -> None:
-        path.write_text(strict_json.dumps(asdict(self)), "utf-8")
+        path.write_text(strict_json.dumps(strict_json.clean(asdict(self))), "utf-8")
 
     @classmethod
     def read(cls, path: Path) -> Outcome | None:

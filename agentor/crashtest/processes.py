@@ -8,6 +8,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -56,6 +57,8 @@ class Processes:
         self._free: queue.SimpleQueue[subprocess.Popen[str] | None] = queue.SimpleQueue()
         for _ in range(self.jobs):
             self._free.put(None)  # not started yet
+        self._lock = threading.Lock()
+        self._ended = False
 
     def obey(self, order: Order) -> Ended:
         """Have a process do it; return when it has ended."""
@@ -69,13 +72,20 @@ class Processes:
     @contextlib.contextmanager
     def _server(self) -> Iterator[subprocess.Popen[str]]:
         server = self._free.get()
-        if server is None:
-            server = _started()
-            self._servers.append(server)
         try:
+            if server is None:
+                server = self._start()
             yield server
         finally:
             self._free.put(server)
+
+    def _start(self) -> subprocess.Popen[str]:
+        with self._lock:  # so that none begins while they are ended
+            if self._ended:
+                raise CrashtestFailedError("the processes of this crash test have been ended")
+            server = _started()
+            self._servers.append(server)
+        return server
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +93,8 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        with self._lock:
+            self._ended = True
         for server in self._servers:
             server.terminate()
         for server in self._servers:

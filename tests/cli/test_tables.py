@@ -34,6 +34,11 @@ def test_empty_columns_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table(200, [ROWS[1]], monkeypatch)[0].split() == ["run", "status", "turns"]
 
 
+def test_a_table_without_rows_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert table(200, [], monkeypatch) == []
+    assert table(200, [[""] * len(HEADINGS)], monkeypatch) == []
+
+
 def test_a_narrow_terminal_loses_columns_and_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = table(70, ROWS, monkeypatch)
     assert lines[0].split() == ["run", "status", "agent", "turns"]

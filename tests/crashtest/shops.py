@@ -6,10 +6,13 @@ Each agent is made when it is asked for: many processes load this module, and wa
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from agentor import Agentor, DidNotHappen, FileStore, Happened, RunContext, function_tool
 from agentor.testing import ScriptedModel, calls, says
@@ -88,6 +91,20 @@ def note(ctx: RunContext, text: str) -> str:
     return "noted"
 
 
+@function_tool(effect="read")
+def look(at: str) -> str:
+    """Look at something until the note that was asked for beside it is committed."""
+    while '"committed","number":3,"text":"tool_result note"' not in journal():
+        time.sleep(0.002)
+    return f"{at} looks well"
+
+
+def journal() -> str:
+    """What the crash test has noted of this run."""
+    path = SERVICE.parent / "journal.jsonl"
+    return path.read_text() if path.exists() else ""
+
+
 # What is wrong otherwise ------------------------------------------------------------------------------------------
 
 CART: list[str] = []
@@ -106,14 +123,43 @@ def cart() -> list[str]:
     return CART
 
 
+@function_tool(effect="read")
+def stamp() -> float:
+    """The time, for whoever asks first."""
+    if (SERVICE / "stamped").exists():
+        raise RuntimeError("stale")
+    (SERVICE / "stamped").touch()
+    return time.time()
+
+
+def pay_and_raise(ctx: RunContext, amount: int) -> str:
+    """Pay an amount, and fail to print the receipt."""
+    send(amount, ctx.idempotency_key)
+    raise RuntimeError("the printer is on fire")
+
+
 def exits() -> None:
     """End the process."""
     os._exit(7)
 
 
+def leaves() -> None:
+    """Start a process that goes on by itself, in a session of its own."""
+    started = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    (SERVICE / "new").write_text(f"{os.getpid()} {started.pid}")
+    (SERVICE / "new").rename(SERVICE / "pids")
+
+
 def waits() -> None:
-    """Never come back."""
-    (SERVICE / "pid").write_text(str(os.getpid()))
+    """Start such a process, and never come back."""
+    leaves()
+    threading.Event().wait()
+
+
+def murders() -> None:
+    """End whoever started this process, and go on."""
+    (SERVICE / "pids").write_text(str(os.getpid()))
+    os.kill(os.getppid(), signal.SIGKILL)
     threading.Event().wait()
 
 
@@ -133,14 +179,22 @@ def busy_agent() -> Agentor:
     )
 
 
+def noting_agent() -> Agentor:
+    """It gives a batch up that has a committed result in it."""
+    asked = (calls(("note", {"text": "tea"}), ("look", {"at": "tea"})), says("Noted."))
+    settings: Any = {"store": str(SERVICE / "own.db"), "half_finished": "rewind"}
+    return Agentor("Noting", model=model(*asked), tools=[note, look], **settings)
+
+
 def forgetful_agent() -> Agentor:
     asked = (calls(("put", {"item": "tea"})), calls(("cart", {})), says("Tea."))
     return Agentor("Forgetful", model=model(*asked), tools=[put, cart])
 
 
-def calling(function: Callable[[], None]) -> Agentor:
-    """An agent that does nothing but call one function."""
-    replies = calls((function.__name__, {})), "Done."
+def calling(function: Any) -> Agentor:
+    """An agent that does nothing but call one function, or tool."""
+    name = getattr(function, "name", None) or function.__name__
+    replies = calls((name, {})), "Done."
     return Agentor("Calling", model=model(*replies), tools=[function])
 
 
@@ -154,6 +208,17 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
     "reconciled": lambda: shop(function_tool(pay, effect="once", reconcile=look_up)),
     "blind": lambda: shop(function_tool(pay, effect="once")),
     "lying": lambda: shop(function_tool(pay, effect="once", reconcile=lambda ctx: DidNotHappen())),
+    "claiming": lambda: shop(
+        function_tool(pay, effect="once", reconcile=lambda ctx: Happened("paid 5"))
+    ),
+    "raising": lambda: shop(
+        function_tool(
+            pay_and_raise,
+            name_override="pay",
+            effect="once",
+            reconcile=lambda ctx: DidNotHappen(),
+        )
+    ),
     "parking": lambda: shop(function_tool(pay, effect="once", on_doubt="park")),
     "approving": lambda: shop(function_tool(pay, effect="once", needs_approval=True)),
     "rewinding": lambda: shop(function_tool(pay, effect="idempotent"), half_finished="rewind"),
@@ -166,9 +231,15 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
         "Bought", model="some-model", tools=[function_tool(pay, effect="read")]
     ),
     "busy": busy_agent,
+    "noting": noting_agent,
     "forgetful": forgetful_agent,
+    "stamping": lambda: Agentor(
+        "Stamping", model=model(calls(("stamp", {})), says("Stamped.")), tools=[stamp]
+    ),
     "quitting": lambda: calling(exits),
     "waiting": lambda: calling(waits),
+    "leaving": lambda: calling(function_tool(leaves, effect="read")),
+    "murdering": lambda: calling(murders),
     "failing": lambda: Agentor("Failing", model=model(ConnectionError("the provider is down"))),
     "chatting": lambda: Agentor("Chatting", model=model("Hello.")),
     "fickle": lambda: Agentor("Fickle", model=ScriptedModel(lambda messages: str(time.time()))),

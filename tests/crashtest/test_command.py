@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
 
-from agentor.cli import main
+from agentor.cli import crashing, main
+from agentor.crashtest.processes import Processes
+from agentor.crashtest.report import Case, Report
+from agentor.testing import crashtest
 
 SHOPS = Path(__file__).with_name("shops.py")
+SAFE = Report("app.py:agent", "A", "completed", "Done.", {}, (), (Case(("before commit 1",), ""),))
 
 
 def run(name: str, *words: str) -> Result:
@@ -23,7 +28,26 @@ def run(name: str, *words: str) -> Result:
     return CliRunner().invoke(main, ["crashtest", target, "--input", "Buy tea.", *words])
 
 
+@pytest.fixture
+def shared(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crashing, "run_crashtest", partial(crashtest, processes=processes))
+
+
+@pytest.fixture
+def finding(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Report]], None]:
+    """No process: a function in place of the crash test."""
+
+    def find(report: Callable[[], Report]) -> None:
+        monkeypatch.setattr(crashing, "run_crashtest", lambda *_, **__: report())
+
+    return find
+
+
+Finding = Callable[[Callable[[], Report]], None]
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared")
 def test_an_unsafe_agent_is_exit_code_1_and_all_of_it_is_in_the_json_and_the_xml(
     tmp_path: Path,
 ) -> None:
@@ -45,6 +69,7 @@ def test_an_unsafe_agent_is_exit_code_1_and_all_of_it_is_in_the_json_and_the_xml
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared")
 def test_a_call_in_doubt_is_exit_code_0_and_is_told(tmp_path: Path) -> None:
     done = run("blind", "--at", "before commit 3", "--keep", str(tmp_path / "kept"))
     assert done.exit_code == 0
@@ -55,6 +80,7 @@ def test_a_call_in_doubt_is_exit_code_0_and_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared")
 def test_an_agent_that_fails_without_a_crash_is_exit_code_1_and_one_line() -> None:
     done = run("failing")
     assert done.exit_code == 1
@@ -64,6 +90,7 @@ def test_an_agent_that_fails_without_a_crash_is_exit_code_1_and_one_line() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("shared")
 def test_no_such_agent_is_wrong_usage() -> None:
     done = run("nobody")
     assert done.exit_code == 2
@@ -77,28 +104,110 @@ def test_no_such_agent_is_wrong_usage() -> None:
         (["--kills", "3"], "--kills"),
         (["--timeout", "0"], "--timeout"),
         (["--junit", "no/such/place.xml"], "there is no such directory"),
+        (["--junit", "x" * 300], "cannot be written (File name too long); name another file"),
         (["--keep", str(SHOPS.parent)], "is not empty; name a new directory"),
+        (["--keep", str(SHOPS / "kept")], "cannot be made or read"),
     ],
 )
-def test_options_that_cannot_be_meant_are_wrong_usage(words: list[str], told: str) -> None:
+def test_options_that_cannot_be_meant_are_wrong_usage_before_any_work(
+    words: list[str], told: str
+) -> None:
     done = run("chatting", *words)
     assert done.exit_code == 2
     assert told in done.stderr
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_it_and_leaves_no_process(tmp_path: Path) -> None:
-    """The tool of this agent never returns; its process would outlive us if nobody ended it."""
-    command = [sys.executable, "-m", "agentor", "crashtest", f"{SHOPS}:waiting", "--input", "Wait."]
-    kept = tmp_path / "kept"
-    with subprocess.Popen([*command, "--keep", str(kept)], stderr=subprocess.PIPE) as program:
-        pid = kept / "first" / "scratch" / "pid"
-        while not (pid.exists() and (written := pid.read_text())):
-            assert program.poll() is None
-        child = int(written)
-        program.send_signal(signal.SIGINT)
-        _, told = program.communicate()
-    assert program.returncode == 130
-    assert b"no process of it is left" in told
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
+def test_there_being_nowhere_for_temporary_files_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    done = run("chatting")
+    assert done.exit_code == 2
+    assert "a temporary directory cannot be made or read: " in done.stderr
+
+
+# Without a process ------------------------------------------------------------------------------------------------
+
+
+def test_many_safe_cases_and_no_other_are_a_short_story(finding: Finding) -> None:
+    finding(lambda: Report("a:b", "A", "completed", "", {}, (), SAFE.cases * 61))
+    done = run("chatting")
+    assert done.exit_code == 0
+    assert done.stdout == "61 are safe; --json has them.\n\n61 crashes: all safe.\n"
+
+
+def test_a_file_that_cannot_be_written_after_all_does_not_swallow_the_report(
+    finding: Finding, tmp_path: Path
+) -> None:
+    directory = tmp_path / "there"
+    directory.mkdir()
+
+    def find() -> Report:
+        directory.rmdir()
+        return SAFE
+
+    finding(find)
+    done = run("chatting", "--junit", str(directory / "crashes.xml"))
+    assert done.exit_code == 2
+    assert "1 crash: all safe." in done.stdout
+    assert "crashes.xml' cannot be written (No such file or directory)" in done.stderr
+
+
+def test_no_empty_file_is_left_by_a_crash_test_that_fails(finding: Finding, tmp_path: Path) -> None:
+    def find() -> Report:
+        raise KeyboardInterrupt
+
+    finding(find)
+    xml = tmp_path / "crashes.xml"
+    assert run("chatting", "--junit", str(xml)).exit_code == 130
+    assert not xml.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_breaks_it_off_in_good_order(
+    number: signal.Signals, exit_code: int, finding: Finding
+) -> None:
+    """What comes while it tidies up does not keep it from that; and afterwards all is as it was."""
+    tidied = []
+
+    def find() -> Report:
+        try:
+            signal.raise_signal(number)
+        finally:
+            if number != signal.SIGINT:
+                signal.raise_signal(signal.SIGTERM)
+            tidied.append(number)
+        return SAFE
+
+    finding(find)
+    with heard(number):
+        before = signal.getsignal(number)
+        done = run("chatting")
+        assert signal.getsignal(number) == before
+    assert done.exit_code == exit_code
+    assert tidied == [number]
+    assert "no process of it is left" in done.stderr
+
+
+@contextmanager
+def heard(number: signal.Signals) -> Iterator[None]:
+    """A signal does what it does in a program that nobody has started in the background."""
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, usual)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_hangup_that_is_to_be_ignored_is_ignored(
+    finding: Finding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before: Any = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        finding(lambda: signal.raise_signal(signal.SIGHUP) or SAFE)
+        assert run("chatting").exit_code == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)

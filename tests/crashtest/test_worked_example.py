@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from agentor.cli import main
+from agentor.cli import crashing, main
+from agentor.crashtest.processes import Processes
+from agentor.testing import crashtest
 
 pytestmark = pytest.mark.slow
 
@@ -21,15 +26,20 @@ def blocks(info: str) -> list[str]:
     return [match["code"] for match in FENCE.finditer(PAGE) if match["info"] == info]
 
 
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "shop.py").write_text("\n".join(blocks("python")))
-    return tmp_path
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """The processes stand where the page's shop.py is, and so do we."""
+    directory = tmp_path_factory.mktemp("shop")
+    (directory / "shop.py").write_text("\n".join(blocks("python")))
+    with pytest.MonkeyPatch.context() as changed, Processes(2) as processes:
+        changed.chdir(directory)
+        changed.setattr(crashing, "run_crashtest", partial(crashtest, processes=processes))
+        yield processes
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(0, 1), (1, 0)], ids=["mistake", "mended"])
-def test_the_command_prints_what_the_page_shows(number: int, exit_code: int, shop: Path) -> None:
+@pytest.mark.usefixtures("shop")
+def test_the_command_prints_what_the_page_shows(number: int, exit_code: int) -> None:
     command, shown = blocks("console")[number].split("\n", 1)
     words = shlex.split(command.removeprefix("$ agentor "))
     done = CliRunner().invoke(main, words)
@@ -37,7 +47,11 @@ def test_the_command_prints_what_the_page_shows(number: int, exit_code: int, sho
     assert done.stdout == shown
 
 
-def test_the_tests_on_the_page_pass(shop: Path) -> None:
-    names: dict[str, object] = {}
+def test_the_tests_on_the_page_pass(shop: Processes) -> None:
+    """At the one point that matters here: the command has been at all of them."""
+    names: dict[str, Any] = {}
     exec("\n".join(blocks("python no-run")), names)
-    names["test_no_payment_is_made_twice"]()  # type: ignore[operator]
+    names["crashtest"] = partial(crashtest, at="before commit 3")
+    names["test_refunds_survive"](shop)
+    names["crashtest"] = partial(crashtest, at="before commit 3", processes=shop)
+    names["test_no_payment_is_made_twice"]()

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from agentor.crashtest.evidence import Evidence, collect, load, open_calls, side_by_side
+from agentor.crashtest.evidence import Evidence, collect, load
 from agentor.crashtest.judging import Reference, varying
 from agentor.crashtest.orders import Order, Outcome
 from agentor.crashtest.points import Point
 from agentor.crashtest.processes import CrashtestFailedError, Ended, Processes
+from agentor.crashtest.recorded import open_calls, side_by_side
 from agentor.crashtest.replaying import write_replies
 from agentor.crashtest.report import Report, tool_reports
 from agentor.engine.store.protocol import new_run_id

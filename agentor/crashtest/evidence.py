@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,17 +11,14 @@ from pathlib import Path
 from agentor.crashtest.journal import Kind, Mark, read_journal
 from agentor.crashtest.orders import JOURNAL, STORE
 from agentor.crashtest.processes import Ended
+from agentor.crashtest.recorded import Asked, Recorded, kept_generations, recorded
 from agentor.engine import events as ev
 from agentor.engine.batch import IN_DOUBT
 from agentor.engine.calling import MAY_HAVE_HAPPENED
 from agentor.engine.events import Event, Usage
-from agentor.engine.replay import RunState, evolve, replay, verify, with_messages
+from agentor.engine.replay import RunState, replay, verify, with_messages
 from agentor.engine.store import SQLiteStore
 from agentor.testing.checker import check_messages
-
-Asked = tuple[
-    str, str
-]  # a tool and its arguments: what makes two calls the same, whatever their ids
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,7 @@ class Evidence:
     open_calls: frozenset[str] = (
         frozenset()
     )  # ids of those without a full batch of results at a kill
+    run_id: str = ""
 
     @cached_property
     def state(self) -> RunState:
@@ -43,10 +41,35 @@ class Evidence:
     def starts(self) -> Counter[Asked]:
         return Counter(_asked(mark) for mark in self.marks if mark.kind == "start")
 
+    def ends(self) -> Counter[Asked]:
+        """How often the tool came to its end, in whatever way: one that raises may have taken effect before."""
+        return Counter(_asked(mark) for mark in self.marks if mark.kind == "return")
+
     def returns(self) -> Counter[Asked]:
         """How often the tool came to its end, and did not fail."""
         done = (mark for mark in self.marks if mark.kind == "return" and not mark.failed)
         return Counter(_asked(mark) for mark in done)
+
+    @cached_property
+    def recorded(self) -> Sequence[Recorded]:
+        """The results in the log."""
+        return tuple(recorded(self.log, self.run_id))
+
+    def results(self) -> Counter[Asked]:
+        """How often the log holds a result that is no failure."""
+        return Counter(each.asked for each in self.recorded if each.error is None)
+
+    def never_ran(self) -> Counter[Asked]:
+        """How often it does so for a call that no process has started."""
+        started = {mark.key for mark in self.marks if mark.kind == "start"}
+        good = (each for each in self.recorded if each.error is None)
+        return Counter(each.asked for each in good if each.key not in started)
+
+    @cached_property
+    def failing(self) -> frozenset[str]:
+        """The calls that the conversation answers with a failure. Not to be known is none."""
+        errors = {each.call_id: each.error for each in self.recorded}  # of several the last is kept
+        return frozenset(i for i, error in errors.items() if error not in (None, IN_DOUBT))
 
     def keys(self, asked: Asked) -> set[str | None]:
         """The idempotency keys that it was started under."""
@@ -83,7 +106,7 @@ class Evidence:
 
     def usage_of_the_conversation(self) -> Usage:
         """Tokens of the answers that the conversation holds: without those of turns given up and asked again."""
-        return sum((event.usage or Usage() for event in _kept(self.log)), Usage())
+        return sum((event.usage or Usage() for event in kept_generations(self.log)), Usage())
 
 
 def failure(ended: Ended, timeout_s: float = 0.0) -> str | None:
@@ -106,6 +129,7 @@ def collect(
         read_journal(directory / JOURNAL),
         processes,
         frozenset(at_kills),
+        run_id,
     )
 
 
@@ -116,40 +140,5 @@ def load(directory: Path, run_id: str) -> list[Event]:
         return store.load(run_id)
 
 
-def open_calls(log: Sequence[Event]) -> set[str]:
-    """The calls of the batch that is half-finished where the log ends."""
-    batch = replay(log).batch
-    return set() if batch is None else {call.call_id for call in batch.calls}
-
-
-def side_by_side(log: Sequence[Event]) -> set[str]:
-    """The calls that the model asked for together with others."""
-    found: set[str] = set()
-    state = RunState()
-    for event in log:
-        state = evolve(state, event)
-        if event.type == ev.GENERATION and state.batch is not None and len(state.batch.calls) > 1:
-            found |= {call.call_id for call in state.batch.calls}
-    return found
-
-
-def _kept(log: Sequence[Event]) -> Iterator[Event]:
-    """The generations whose message has joined the conversation, or still may."""
-    waiting: Event | None = None
-    state = RunState()
-    for event in log:
-        before, state = state, evolve(state, event)
-        if event.type == ev.GENERATION and state.batch is not None:
-            waiting = event
-        elif event.type == ev.GENERATION and len(state.transcript) > len(before.transcript):
-            yield event
-        elif before.batch is not None and state.batch is None and waiting is not None:
-            if event.type != ev.RUN_START:  # else it was given up
-                yield waiting
-            waiting = None
-    if waiting is not None and state.batch is not None:
-        yield waiting
-
-
 def _asked(mark: Mark) -> Asked:
-    return (mark.tool or "", mark.args or "")
+    return Asked(mark.tool or "", mark.args or "")

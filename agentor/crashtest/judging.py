@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
-from agentor.crashtest.evidence import Asked, Evidence, failure
+from agentor.crashtest.evidence import Evidence, failure
+from agentor.crashtest.recorded import Asked
 from agentor.crashtest.report import Again, Case
 from agentor.engine.events import Message
 
@@ -34,19 +37,15 @@ class Reference:
     def judge(self, case: Evidence) -> Case:
         """What is to be said of a run that was killed and resumed."""
         killed, last = tuple(case.kills()), case.processes[-1]
+        again, harms = self._again(case), self._harms_done(case)
         if reason := failure(last, self.timeout_s):
-            return Case(
-                killed,
-                "failed",
-                self._again(case),
-                problems=(f"resumed, {reason}" if killed else reason,),
-            )
+            told = f"resumed, {reason}" if killed else reason
+            return Case(killed, "failed", again, problems=(told, *harms))
         if not case.log:
             return self._nothing_saved(case, killed)
+        never_ran = self._never_ran(case)
         doubts = tuple(dict.fromkeys(event.name or "" for event in case.in_doubt()))
-        again = self._again(case)
-        problems = [_harm(each) for each in again if each.harmful]
-        problems += self._damage(case)
+        problems = [*harms, *map(_denial, never_ran), *self._damage(case)]
         differences, notes = self._differences(case)
         if doubts and (self.live or case.state.status == "paused"):
             notes, differences = notes + differences, []  # they follow from an honest "not known"
@@ -55,6 +54,7 @@ class Reference:
             case.state.status or "unfinished",
             again,
             doubts,
+            tuple(dict.fromkeys(asked.tool for asked in never_ran)),
             max(case.state.usage.total_tokens - self.run.state.usage.total_tokens, 0),
             (*problems, *differences),
             tuple(notes),
@@ -70,21 +70,42 @@ class Reference:
     def _again(self, case: Evidence) -> tuple[Again, ...]:
         usual = self.run.starts()
         return tuple(
-            Again(asked[0], asked[1], self.effects.get(asked[0]), starts, self._harms(case, asked))
+            Again(*asked, self.effects.get(asked.tool), starts, self._harm(case, asked) is not None)
             for asked, starts in case.starts().items()
             if starts > usual[asked]
         )
 
-    def _harms(self, case: Evidence, asked: Asked) -> bool:
-        """Whether a further start of a call does what its tool says that it must not."""
-        match self.effects.get(asked[0]):
-            case "read" | "transactional":  # without a result it has written nothing
-                return False
+    def _harms_done(self, case: Evidence) -> list[str]:
+        return [harm for asked in case.starts() if (harm := self._harm(case, asked)) is not None]
+
+    def _harm(self, case: Evidence, asked: Asked) -> str | None:
+        """What the starts of a call have done that its tool says they must not."""
+        run, call = self.run, _call(asked)
+        match self.effects.get(asked.tool):
+            case "read":
+                return None
+            case "transactional":  # without a result it has written nothing
+                return (
+                    _COMMITTED.format(call) if _more(case.results(), run.results(), asked) else None
+                )
             case "idempotent":
-                return len(case.keys(asked)) > len(self.run.keys(asked))
+                is_other = len(case.keys(asked)) > len(run.keys(asked))
+                return f"{call} ran again under another idempotency key" if is_other else None
             case "once":  # one that had not come to its end may be started, if reconcile says so
-                return case.returns()[asked] > self.run.returns()[asked]
-        return True
+                return self._ended_twice(case, asked)
+        return _SILENTLY.format(call) if _more(case.starts(), run.starts(), asked) else None
+
+    def _ended_twice(self, case: Evidence, asked: Asked) -> str | None:
+        if not _more(case.ends(), self.run.ends(), asked):
+            return None
+        if _more(case.returns(), self.run.ends(), asked):
+            return f"{_call(asked)} took effect twice, although it is declared as once"
+        return _ENDED.format(_call(asked))
+
+    def _never_ran(self, case: Evidence) -> list[Asked]:
+        """The calls that are answered as if they had happened, and were never started."""
+        found, usual = case.never_ran(), self.run.never_ran()
+        return [asked for asked in found if _more(found, usual, asked)]
 
     # The log ------------------------------------------------------------------------------------------------------
 
@@ -129,16 +150,38 @@ class Reference:
             if call_id is None or call_id != before.get("tool_call_id"):
                 yield f"message {number} of the conversation differs", False
                 continue
-            answers = f"{_short(after.get('content'))}, not {_short(before.get('content'))}"
-            if call_id in self.varying:
-                continue
-            if call_id in case.open_calls:
-                yield f"{names.get(call_id)} answered {answers}", True
-            else:
-                yield f"{names.get(call_id)} answered {answers}, after the crash; {_MEMORY}", False
+            told_of = f"{_short(after.get('content'))}, not {_short(before.get('content'))}"
+            yield from self._answer(case, call_id, names.get(call_id), told_of)
+
+    def _answer(
+        self, case: Evidence, call_id: str, name: str | None, answers: str
+    ) -> Iterator[tuple[str, bool]]:
+        """Another answer of a tool than in the uninterrupted run. One that may be asked again must be able to answer
+        again: a failure in place of an answer is never to be expected."""
+        was_open = call_id in case.open_calls
+        fails, failed = call_id in case.failing, call_id in self.run.failing
+        if fails and not failed:
+            yield f"{name} fails: it answered {answers}", False
+        elif failed and not fails:
+            yield f"{name} no longer fails: it answered {answers}", was_open
+        elif call_id in self.varying:
+            return
+        elif was_open:
+            yield f"{name} answered {answers}", True
+        else:
+            yield f"{name} answered {answers}, after the crash; {_MEMORY}", False
 
 
-_MEMORY = "does it keep something in the process's memory?"
+_MEMORY: Final = "does it keep something in the process's memory?"
+_SILENTLY: Final = "{} would silently run twice: it does not say what a second start would do"
+_COMMITTED: Final = (
+    "{} was committed twice: its batch was given up when its first result had been saved"
+)
+_ENDED: Final = "{} came to its end twice, although it is declared as once: it failed, and may have taken effect before"
+
+
+def _more(found: Counter[Asked], usual: Counter[Asked], asked: Asked) -> bool:
+    return found[asked] > usual[asked]
 
 
 def varying(one: Evidence, other: Evidence) -> frozenset[str]:
@@ -151,14 +194,12 @@ def varying(one: Evidence, other: Evidence) -> frozenset[str]:
     )
 
 
-def _harm(again: Again) -> str:
-    call = f"{again.tool} {_short(again.args, quoted=False)}"
-    match again.effect:
-        case None:
-            return f"{call} would silently run twice: it does not say what a second start would do"
-        case "once":
-            return f"{call} took effect twice, although it is declared as once"
-    return f"{call} ran again under another idempotency key"
+def _denial(asked: Asked) -> str:
+    return f"reconcile said that a call had happened which never ran: {_call(asked)}"
+
+
+def _call(asked: Asked) -> str:
+    return f"{asked.tool} {_short(asked.args, quoted=False)}"
 
 
 def _short(text: object, *, quoted: bool = True) -> str:

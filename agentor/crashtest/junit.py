@@ -41,7 +41,7 @@ def _add(suite: ElementTree.Element, report: Report, case: Case) -> None:
 
 
 def _mends(report: Report, case: Case) -> list[str]:
-    harmed = {again.tool for again in case.again if again.harmful}
+    harmed = {*case.never_ran, *(again.tool for again in case.again if again.harmful)}
     return [f"{tool.name}: {tool.mend}" for tool in report.tools if tool.name in harmed]
 
 

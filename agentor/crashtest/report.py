@@ -14,7 +14,9 @@ MEND: Final[Mapping[str | None, str]] = {
     'drops a ctx.idempotency_key that it has seen, "transactional" if it writes through ctx.db, "once" with a reconcile '
     "if it must not be started twice",
     "idempotent": "let the half-finished batch be settled, not rewound: leave out half_finished='rewind'",
-    "once": "let the half-finished batch be settled, not rewound, and let reconcile(ctx) find what had happened",
+    "transactional": "let the half-finished batch be settled, not rewound: leave out half_finished='rewind'",
+    "once": "let the half-finished batch be settled, not rewound, and let reconcile(ctx) find what had happened, and "
+    "only that: a call in doubt may never have begun, and one that failed may have taken effect before",
 }
 
 _SETTLED: Final = "the model or a person is told so. A reconcile(ctx) that finds out what became of the call would settle it"
@@ -42,6 +44,7 @@ class Case:
     status: str  # of the run; "no run": nothing was saved, so there is nothing to lose
     again: tuple[Again, ...] = ()
     in_doubt: tuple[str, ...] = ()  # tools whose call may have happened, as the log says itself
+    never_ran: tuple[str, ...] = ()  # tools whose call is answered as if it had, by their reconcile
     paid_again: int = 0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -154,7 +157,7 @@ def _tool(name: str, effect: str | None, calls: int, cases: Sequence[Case]) -> T
     again = [each for case in cases for each in case.again if each.tool == name]
     again_in = sum(any(each.tool == name for each in case.again) for case in cases)
     doubts = sum(name in case.in_doubt for case in cases)
-    harmful = any(each.harmful for each in again)
+    harmful = any(each.harmful for each in again) or any(name in case.never_ran for case in cases)
     starts = max([min(calls, 1), *(each.starts for each in again)])
     verdict: ToolVerdict = "safe" if starts else "not called"
     if harmful or doubts:

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentor.crashtest.journal import Journal, Kind
 from agentor.crashtest.points import Point
-from agentor.engine import strict_json
+from agentor.crashtest.recorded import Asked
 from agentor.engine.events import Event
 from agentor.engine.run_context import RunContext
 from agentor.engine.store.protocol import Lease
@@ -119,7 +119,7 @@ class Call:
     @property
     def facts(self) -> dict[str, Any]:
         context = self.context if isinstance(self.context, RunContext) else RunContext()
-        args = strict_json.canonical(strict_json.clean(context.args or {}))
+        _, args = Asked.of(self.tool, context.args)
         key = context.idempotency_key
         return {"tool": self.tool, "call_id": context.call_id, "key": key, "args": args}
 

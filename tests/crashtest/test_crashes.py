@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
+from agentor import SQLiteStore
+from agentor.crashtest.evidence import load
 from agentor.crashtest.processes import Processes
 from agentor.crashtest.report import Case, Report
 from agentor.errors import ConfigError
@@ -44,13 +48,41 @@ class Crasher:
 
 
 @pytest.fixture(scope="module")
-def crasher() -> Iterator[Crasher]:
-    with Processes(2) as processes:
-        yield Crasher(processes)
+def crasher(processes: Processes) -> Crasher:
+    return Crasher(processes)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Processes of another environment: with a model on the network, a module to be imported, and a plain locale."""
+
+    processes: Processes
+    server: FakeServer
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    source = tmp_path_factory.mktemp("src")
+    (source / "bazaar").mkdir()
+    (source / "bazaar" / "stalls.py").write_text(SHOPS.read_text())
+    replies = [calls(("pay", {"amount": 5})), "Paid."]
+    with FakeServer(replies) as server, pytest.MonkeyPatch.context() as changed:
+        changed.syspath_prepend(source)
+        changed.setenv("OPENAI_BASE_URL", server.base_url)
+        changed.setenv("OPENAI_API_KEY", "test")
+        changed.setenv("PYTHONIOENCODING", "ascii")
+        with Processes(1) as processes:
+            yield Elsewhere(processes, server)
 
 
 def killed_unsafely(report: Report) -> list[str]:
     return [case.name for case in report.cases if case.verdict == "unsafe"]
+
+
+def run_id_of(directory: Path) -> str:
+    with SQLiteStore(directory / "runs.db") as store:
+        (run_id,) = store.list_runs()
+    return run_id
 
 
 def payments(directory: Path) -> list[str]:
@@ -118,26 +150,28 @@ def test_the_model_is_asked_in_the_first_run_only(crasher: Crasher, tmp_path: Pa
     assert asked == ["first"]
 
 
-def test_a_module_is_found_where_the_test_itself_would_find_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "src" / "bazaar"
-    package.mkdir(parents=True)
-    (package / "stalls.py").write_text(SHOPS.read_text())
-    monkeypatch.syspath_prepend(tmp_path / "src")
-    with Processes(1) as processes:
-        found = crashtest("bazaar.stalls:chatting", "Hi.", processes=processes, at="after commit 1")
+def test_a_module_is_found_where_the_test_itself_would_find_it(elsewhere: Elsewhere) -> None:
+    found = crashtest(
+        "bazaar.stalls:chatting", "Hi.", processes=elsewhere.processes, at="after commit 1"
+    )
     assert found.safe
 
 
-def test_a_paid_model_is_paid_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_user_says_arrives_whatever_the_locale_can_write(
+    elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    said, keep = "Zwölf Brötchen, bitte \u2028 👋", tmp_path / "Brötchen"
+    how = {"processes": elsewhere.processes, "at": "after commit 1", "keep": keep}
+    assert crashtest(f"{SHOPS}:chatting", said, **how).safe
+    (asked, *_) = load(keep / "first", run_id_of(keep / "first"))[0].messages or []
+    assert asked["content"] == said
+
+
+def test_a_paid_model_is_paid_for_one_run(elsewhere: Elsewhere) -> None:
     """Over the network, as a user has it: two requests for two turns, however often the run is killed."""
-    with FakeServer([calls(("pay", {"amount": 5})), "Paid."]) as server, Processes(1) as processes:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
-        monkeypatch.setenv("OPENAI_API_KEY", "test")
-        found = crashtest(f"{SHOPS}:bought", "Pay.", processes=processes, at="after commit 2")
-        assert found.safe
-        assert len(server.requests) == 2
+    found = crashtest(f"{SHOPS}:bought", "Pay.", processes=elsewhere.processes, at="after commit 2")
+    assert found.safe
+    assert len(elsewhere.server.requests) == 2
 
 
 def test_live_asks_the_agents_own_model_in_every_run(crasher: Crasher) -> None:
@@ -175,6 +209,48 @@ def test_a_reconcile_that_denies_what_has_happened_is_found(crasher: Crasher) ->
     report, case = crasher.at(UNSAVED, "lying")
     assert case.verdict == "unsafe"
     assert "took effect twice" in str(report)
+
+
+def test_a_reconcile_that_claims_what_never_was_is_found(crasher: Crasher, tmp_path: Path) -> None:
+    """Killed when the call was claimed and nobody had begun it: the payment is told of, and never made."""
+    report = crasher.test("claiming", at="after commit 2", keep=tmp_path)
+    (case,) = report.cases
+    assert payments(tmp_path / "after-commit-2") == []
+    assert (case.verdict, report.tools[0].verdict) == ("unsafe", "unsafe")
+    assert 'reconcile said that a call had happened which never ran: pay {"amount":5}' in str(
+        report
+    )
+    assert "a call in doubt may never have begun" in str(report)
+
+
+def test_a_once_tool_that_pays_and_then_raises_has_paid_twice(
+    crasher: Crasher, tmp_path: Path
+) -> None:
+    report = crasher.test("raising", at=UNSAVED, keep=tmp_path)
+    assert len(payments(tmp_path / "before-commit-3")) == 2
+    assert report.cases[0].verdict == "unsafe"
+    assert "came to its end twice" in str(report)
+
+
+def test_a_committed_transaction_that_is_rewound_is_found(crasher: Crasher, tmp_path: Path) -> None:
+    committed = "after commit 3 (tool_result note)"
+    report = crasher.test("noting", at=committed, keep=tmp_path)
+    (case,) = report.cases
+    file = apsw.Connection(str(tmp_path / "after-commit-3" / "runs.db"))
+    assert file.execute("SELECT text FROM note").fetchall() == [("tea",), ("tea",)]
+    file.close()
+    assert (case.name, case.verdict) == (committed, "unsafe")
+    assert 'note {"text":"tea"} was committed twice' in str(report)
+    assert "leave out half_finished='rewind'" in str(report)
+
+
+def test_an_answer_that_varies_anyhow_must_still_be_an_answer_after_the_crash(
+    crasher: Crasher,
+) -> None:
+    report, case = crasher.at("before commit 3", "stamping")
+    assert report.notes == ("Answers differently each time, also without a crash: stamp.",)
+    assert case.verdict == "unsafe"
+    assert "stamp fails: it answered 'Error: RuntimeError: stale" in str(report)
 
 
 def test_rewinding_a_tool_that_wants_its_key_back_is_found(crasher: Crasher) -> None:

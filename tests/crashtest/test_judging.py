@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 
 from agentor import MemoryStore
-from agentor.crashtest.evidence import Evidence, open_calls, side_by_side
+from agentor.crashtest.evidence import Evidence
 from agentor.crashtest.journal import Mark
 from agentor.crashtest.judging import Reference, varying
 from agentor.crashtest.orders import Outcome
 from agentor.crashtest.processes import Ended
+from agentor.crashtest.recorded import open_calls, recorded, side_by_side
 from agentor.crashtest.report import Case
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import replay
@@ -28,8 +29,10 @@ agent(STORE).run("What is the weather?", run_id="r")
 LOG = STORE.load("r")
 
 
-def mark(kind: str, tool: str = "get_weather", key: str = "k", **facts: Any) -> Mark:
-    return Mark(1, kind, 1, tool=tool, key=key, args="{}", **facts)  # type: ignore[arg-type]
+def mark(
+    kind: str, tool: str = "get_weather", key: str = "k", args: str = "{}", **facts: Any
+) -> Mark:
+    return Mark(1, kind, 1, tool=tool, key=key, args=args, **facts)  # type: ignore[arg-type]
 
 
 MARKS = (mark("start"), mark("return"))
@@ -145,7 +148,8 @@ def test_a_tool_that_answers_differently_anyhow_is_not_spoken_of() -> None:
         ("idempotent", (mark("start"), mark("return")), "safe"),
         ("idempotent", (mark("start", key="other"),), "unsafe"),
         ("once", (mark("start"), mark("return")), "unsafe"),
-        ("once", (mark("start"), mark("return", failed=True)), "safe"),
+        ("once", (mark("start"), mark("return", failed=True)), "unsafe"),
+        ("once", (mark("start"),), "safe"),
     ],
 )
 def test_what_a_second_start_means_is_for_the_tool_to_say(
@@ -154,6 +158,97 @@ def test_what_a_second_start_means_is_for_the_tool_to_say(
     case = judged(evidence(marks=(*MARKS, *second)), effect)
     assert case.verdict == verdict
     assert [(again.starts, again.harmful) for again in case.again] == [(2, verdict == "unsafe")]
+
+
+def test_a_once_tool_that_takes_effect_and_raises_has_ended_however_often_it_does() -> None:
+    failing = (mark("start"), mark("return", failed=True))
+    first = Evidence(LOG, failing, [WELL])
+    case = Reference(first, {"get_weather": "once"}, 60.0).judge(evidence(marks=failing * 2))
+    assert case.problems == (
+        "get_weather {} came to its end twice, although it is declared as once: it failed, and may have taken effect "
+        "before",
+    )
+    assert [again.harmful for again in case.again] == [True]
+
+
+# The answers to the second batch, first that of call_2.
+BOTH = sorted(LOG[7:9], key=lambda event: event.call_id or "")
+
+
+def given_up(answered: int) -> list[Event]:
+    """The log of a run whose second batch was given up with so many answers, and asked for again."""
+    kept = len(replay(LOG[:4]).messages)
+    given_up = Event("run_start", messages=[], kept=kept)
+    log = [*LOG[:7], *BOTH[:answered], given_up, *LOG[4:]]
+    return [event.with_(seq=n, digest=None) for n, event in enumerate(log, 1)]
+
+
+@pytest.mark.parametrize(("answered", "verdict"), [(0, "safe"), (1, "unsafe")])
+def test_a_transactional_call_given_up_is_harmed_if_its_result_was_committed(
+    answered: int, verdict: str
+) -> None:
+    """Nothing of it is there without its result; with it, all of it is there twice."""
+    started = mark("start", args='{"city":"Paris"}')
+    case = judged(evidence(given_up(answered), marks=(*MARKS, started, started)), "transactional")
+    assert case.verdict == verdict
+    assert [again.harmful for again in case.again] == [verdict == "unsafe"]
+    if verdict == "unsafe":
+        assert "was committed twice" in case.problems[0]
+
+
+def test_a_result_of_a_call_that_no_process_has_started_is_found() -> None:
+    """Only a reconcile can give one: it says that the call has happened, and nobody will make it any more."""
+    weather = {"key": "r:2:0", "args": '{"city":"London"}'}, {"key": "r:5:0", "args": "{}"}
+    marks = tuple(mark("start", **facts) for facts in weather)
+    reference = Reference(Evidence(LOG, marks, [WELL], run_id="r"), {"get_weather": "once"}, 60.0)
+    assert reference.judge(evidence(marks=marks, run_id="r")).verdict == "safe"
+    case = reference.judge(evidence(marks=marks[1:], run_id="r"))
+    assert (case.never_ran, case.problems) == (
+        ("get_weather",),
+        ('reconcile said that a call had happened which never ran: get_weather {"city":"London"}',),
+    )
+
+
+def failing(call_id: str, error: str) -> list[Event]:
+    """The log with a failure for the answer to a call."""
+    told = {"error": error, "result": f"Error: {error}"}
+
+    def fail(event: Event) -> Event:
+        is_meant = event.type == "tool_result" and event.call_id == call_id
+        return event.with_(**told) if is_meant else event
+
+    return [event.with_(digest=None) for event in changed(fail)]
+
+
+@pytest.mark.parametrize("varying", [frozenset(), frozenset({"call_1"})])
+@pytest.mark.parametrize("open_calls", [frozenset(), frozenset({"call_1"})])
+def test_a_failure_in_place_of_an_answer_is_found_also_of_a_call_that_was_under_way_or_varies(
+    varying: frozenset[str], open_calls: frozenset[str]
+) -> None:
+    case = judged(
+        evidence(failing("call_1", "OSError: stale"), open_calls=open_calls), varying=varying
+    )
+    assert case.problems == (
+        "get_weather fails: it answered 'Error: OSError: stale', not 'sunny in London'",
+    )
+
+
+def test_not_to_know_is_no_failure() -> None:
+    log = failing("call_1", "outcome unknown")
+    case = judged(evidence(log, open_calls=frozenset({"call_1"})), varying=frozenset({"call_1"}))
+    assert (case.verdict, case.problems) == ("in doubt", ())
+
+
+@pytest.mark.parametrize(("under_way", "verdict"), [((), "unsafe"), (("call_1",), "safe")])
+def test_a_failure_that_is_gone_is_told_and_held_against_what_was_answered_already(
+    under_way: tuple[str, ...], verdict: str
+) -> None:
+    marks = (mark("start", key=":2:0"), mark("return"))
+    first = Evidence(failing("call_1", "OSError: busy"), marks, [WELL])
+    reference = Reference(first, {}, 60.0, varying=frozenset({"call_1"}))
+    case = reference.judge(evidence(marks=marks, open_calls=frozenset(under_way)))
+    assert case.verdict == verdict
+    assert any("get_weather no longer fails" in told for told in (*case.problems, *case.notes))
 
 
 def test_a_call_with_nothing_saved_is_found() -> None:
@@ -218,6 +313,12 @@ def test_calls_side_by_side_are_those_that_share_a_generation(log: list[Event]) 
     if not any(event.type == "generation" and len(event.calls or ()) > 1 for event in log):
         assert side_by_side(log) == set()
     assert side_by_side(LOG) == {"call_2", "call_3"}
+
+
+@given(logs())
+def test_no_two_results_answer_one_call(log: list[Event]) -> None:
+    keys = [each.key for each in recorded(log, "r")]
+    assert len(keys) == len(set(keys)) <= sum(event.type == "tool_result" for event in log)
 
 
 def test_an_identical_case_under_another_name_is_judged_alike() -> None:

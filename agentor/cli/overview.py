@@ -9,9 +9,9 @@ from typing import Any, Protocol, runtime_checkable
 from agentor.cli.timeline import duration, where_it_stands
 from agentor.engine import events as ev
 from agentor.engine.events import Event, Usage
-from agentor.engine.replay import RunState, replay
+from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Holder, NamesHolder, Store
-from agentor.engine.store.summary import UNFINISHED
+from agentor.engine.store.summary import UNFINISHED, own_times
 from agentor.errors import LogCorruptError
 
 DAMAGED = "damaged"
@@ -25,7 +25,14 @@ STATUSES = (
 class ListsRows(Protocol):
     """A store that keeps a row per run, so that a list of runs need not read their events."""
 
-    def runs(self, *, limit: int | None = None, newest: bool = False) -> Sequence[Any]: ...
+    def runs(
+        self,
+        *,
+        limit: int | None = None,
+        newest: bool = False,
+        status: str | None = None,
+        agent: str | None = None,
+    ) -> Sequence[Any]: ...
 
     def counts(self) -> dict[str, int]: ...
 
@@ -75,6 +82,8 @@ def overview(run_id: str, log: Iterable[Event]) -> Overview:
     log = list(log)
     state = replay(log, run_id)
     fork = ev.last_of(log, ev.FORK)
+    branched_at = fork.started_at if fork else None
+    started_at, ended_at = own_times(state.started_at, state.ended_at, branched_at)
     return Overview(
         run_id=run_id,
         status=where_it_stands(state),
@@ -82,17 +91,19 @@ def overview(run_id: str, log: Iterable[Event]) -> Overview:
         model=state.model,
         turns=sum(event.type == ev.GENERATION for event in log),
         usage=state.usage,
-        started_at=_began(state.started_at, fork.started_at if fork else None),
-        ended_at=state.ended_at,
+        started_at=started_at,
+        ended_at=ended_at,
         forked_from=state.forked_from,
         forked_at=fork.forked_at if fork else None,
         error=state.error,
-        queued=_is_queued(state),
+        queued=state.status is None and _is_queued(log),
     )
 
 
-def _is_queued(state: RunState) -> bool:
-    return state.status is None and state.segments > 0 and state.attempts == 0
+def _is_queued(log: Sequence[Event]) -> bool:
+    """Whether an open run waits for somebody to begin with it. One that was let go of has been begun with."""
+    start = ev.last_of(log, ev.RUN_START)
+    return start is not None and bool(start.queued)
 
 
 def attended(store: Store, row: Overview) -> Overview:
@@ -106,7 +117,7 @@ def attended(store: Store, row: Overview) -> Overview:
 
 def _waits(store: Store, run_id: str) -> bool:
     try:
-        return _is_queued(replay(store.load(run_id), run_id))
+        return _is_queued(store.load(run_id))
     except LogCorruptError:
         return False
 
@@ -124,14 +135,7 @@ _IN_ROWS = tuple(name for name in Overview.__slots__ if name not in ("queued", "
 
 def overview_of_row(row: Any) -> Overview:
     """What a store's row says."""
-    same = {name: getattr(row, name) for name in _IN_ROWS}
-    began = _began(row.started_at, row.created_at if row.forked_from else None)
-    return Overview(**{**same, "started_at": began})
-
-
-def _began(started_at: float | None, forked_at: float | None) -> float | None:
-    """What a fork has inherited began with its parent."""
-    return started_at if forked_at is None else forked_at
+    return Overview(**{name: getattr(row, name) for name in _IN_ROWS})
 
 
 def as_tree(rows: Sequence[Overview]) -> Iterator[tuple[str, Overview]]:

@@ -17,6 +17,7 @@ from agentor.engine import strict_json
 from agentor.engine.events import Event, Message
 from agentor.engine.replay import RunState, evolve
 from agentor.engine.request import Call, Transcript
+from agentor.engine.store.summary import own_times
 from agentor.errors import LogCorruptError
 from agentor.export.tables import COUNTS
 
@@ -228,7 +229,9 @@ class _Walk:
             "error": state.error,
             "input": _first_input(log),
             "output": state.text,
-            **_span(state.started_at, state.ended_at),
+            **_span(
+                *own_times(state.started_at, state.ended_at, fork.started_at if fork else None)
+            ),
             "segments": state.segments,
             "turns": len(self.turns),
             "tool_calls": len(self.tool_calls),

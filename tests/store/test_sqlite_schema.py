@@ -300,8 +300,10 @@ def test_a_row_tells_turns_error_and_where_a_fork_came_from(path: Path) -> None:
         run, early, middle = store.runs()
         assert (run.turns, run.status, run.error) == (2, "failed", "again")
         assert (run.started_at, run.ended_at, run.forked_from) == (5.0, None, None)
-        assert (early.turns, early.error, early.ended_at) == (1, "no luck", 6.0)
-        assert (early.forked_from, early.forked_at, early.started_at) == ("run", 3, 5.0)
+        assert (early.turns, early.error) == (1, "no luck")
+        assert 6.0 < (early.started_at or 0) <= early.created_at
+        assert early.ended_at == early.started_at
+        assert (early.forked_from, early.forked_at) == ("run", 3)
         assert (middle.status, middle.error, middle.ended_at) == ("unfinished", None, None)
         assert store.integrity_check() == []
         store.rebuild_runs()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import apsw
 
 from agentor.engine.events import Usage
 from agentor.engine.store import sqlite_log as log
-from agentor.engine.store.summary import COUNTS, UNFINISHED, summary
+from agentor.engine.store.summary import COUNTS, UNFINISHED, own_times, summary
 from agentor.errors import LogCorruptError, RunNotFoundError
 
 _PLAIN = (
@@ -19,6 +19,18 @@ _PLAIN = (
 )
 _TOKENS = COUNTS[1:]
 _COLUMNS = ", ".join(_PLAIN + _TOKENS)
+# What the columns do not say: when somebody began with a run that had been enqueued, and when a fork was branched off,
+# wherever that was. The events it shares with a parent in this file happened before.
+_BEGUN = """
+CASE WHEN parent IS NOT NULL OR started_at IS NULL THEN started_at ELSE (
+    SELECT body ->> 'started_at' FROM agentor_events
+    WHERE run = number AND type = 'run_start' AND body ->> 'queued' IS NOT 1 AND body ->> 'started_at' IS NOT NULL
+    ORDER BY seq LIMIT 1) END
+"""
+_BRANCHED = """
+CASE WHEN forked_from IS NOT NULL THEN (
+    SELECT body ->> 'started_at' FROM agentor_events WHERE run = number AND type = 'fork' ORDER BY seq DESC LIMIT 1) END
+"""
 # The first run of the time is found by index, and the pages go on from it by number: nothing to sort.
 _SINCE = """
 number >= (SELECT min(number) FROM agentor_runs WHERE created_at >= :since) AND +created_at >= :since
@@ -47,11 +59,11 @@ class RunRow:
     model: str | None
     created_at: float
     updated_at: float
-    ended_at: float | None  # None while unfinished
+    ended_at: float | None  # None while unfinished; of a copy of a finished run, when it was copied
     last_seq: int
     parent: str | None  # the run this one was forked from
     parent_seq: int  # the last seq it shares with its parent; 0 without one
-    started_at: float | None  # of its first segment, by the clock of whoever ran it
+    started_at: float | None  # by the clock of whoever ran it; of a fork, when it was branched off
     error: str | None  # how it failed
     forked_from: (
         str | None
@@ -88,10 +100,9 @@ def page(
         conditions.append(_SINCE)
     order = "DESC" if newest else "ASC"
     where = " AND ".join(conditions)
-    query = (
-        f"SELECT {_COLUMNS} FROM agentor_runs WHERE {where} ORDER BY number {order} LIMIT :limit"
-    )
-    rows = [_row(found) for found in connection.execute(query, bindings).fetchall()]
+    query = f"SELECT {_COLUMNS}, {_BEGUN}, {_BRANCHED} FROM agentor_runs WHERE {where} ORDER BY number {order} LIMIT :limit"
+    found = connection.execute(query, bindings).fetchall()
+    rows = [_timed(_row(columns), begun, branched) for *columns, begun, branched in found]
     return rows[::-1] if newest else rows
 
 
@@ -161,3 +172,13 @@ def _number(connection: apsw.Connection, run_id: str) -> int:
 def _row(found: Any) -> RunRow:
     plain = dict(zip(_PLAIN, found, strict=False))
     return RunRow(**plain, usage=Usage(*found[len(_PLAIN) :]))
+
+
+def _timed(row: RunRow, begun: Any, branched: Any) -> RunRow:
+    started_at, ended_at = own_times(_time(begun), row.ended_at, _time(branched))
+    return replace(row, started_at=started_at, ended_at=ended_at)
+
+
+def _time(value: Any) -> float | None:
+    """What an event says of a time, unless that is no number."""
+    return float(value) if isinstance(value, int | float) else None

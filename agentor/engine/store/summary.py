@@ -33,6 +33,19 @@ def summary(events: Iterable[Event]) -> dict[str, Any]:
     return changes | {name: count for name, count in counts.items() if count}
 
 
+def own_times(
+    started_at: float | None, ended_at: float | None, branched_at: float | None
+) -> tuple[float | None, float | None]:
+    """When a run began and ended, in epoch seconds, of when its log says so and of when its last fork was branched off.
+
+    What a fork has inherited happened before, and is its parent's: its own times begin where it was branched off, and
+    a copy of a finished run ended there.
+    """
+    if branched_at is None or started_at is None:
+        return started_at, ended_at
+    return max(started_at, branched_at), None if ended_at is None else max(ended_at, branched_at)
+
+
 def status_of(events: Iterable[Event]) -> str:
     """That of the last run_end; "unfinished" without one."""
     return str(summary(events).get("status", UNFINISHED))

@@ -142,7 +142,16 @@ def twin(
         made: Callable[..., Coroutine[Any, Any, _Result]] = getattr(
             self, name
         )  # perhaps overridden
-        return wait_for(lambda: made(*args, **kwargs))
+
+        def make() -> Coroutine[Any, Any, _Result]:
+            try:
+                return made(*args, **kwargs)
+            except TypeError as error:
+                if f"{name}()" not in str(error):
+                    raise
+                raise TypeError(str(error).replace(f"{name}()", f"{call.__name__}()")) from None
+
+        return wait_for(make)
 
     call.__name__ = name.removeprefix("a")
     call.__qualname__ = method.__qualname__.replace(name, call.__name__)

@@ -201,6 +201,13 @@ def test_a_sync_call_with_a_wrong_keyword_is_a_type_error_and_does_not_hang() ->
     assert "max_turn" in str(error)
 
 
+def test_a_sync_call_names_the_method_that_was_called() -> None:
+    agent = Agentor("Agent", model=echo(), store=MemoryStore())
+    for call in (lambda: agent.reject("r", "call_1"), lambda: agent.resume()):  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"\.re(ject|sume)\(\) missing 1 required"):
+            call()
+
+
 def test_a_sync_call_without_input_is_a_type_error() -> None:
     error = within(10, lambda: Agentor("A", model=echo()).run())  # type: ignore[call-arg]
     assert isinstance(error, TypeError)

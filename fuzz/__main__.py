@@ -10,16 +10,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from fuzz import campaign, disk_cases
-from fuzz.campaign import Failure, Tally
-from fuzz.script import draw
+try:
+    from fuzz import campaign, disk_cases
+    from fuzz.campaign import Failure, Tally
+    from fuzz.script import Action, draw
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"python -m fuzz needs {missing.name}, which this Python does not have. In a checkout, `make quick` sets up "
+        "everything; then it is: .venv/bin/python -m fuzz"
+    )
 
 SMOKE_WORLDS: Final = 300
 SMOKE_SEED: Final = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options = _checked(parser(), arguments)
     seed = options.seed
     if seed is None:
         fixed = options.smoke or options.canary or options.disk
@@ -64,6 +70,40 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+def _checked(
+    reader: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    """The options, unless one of them would do nothing, or names what is not there."""
+    options = reader.parse_args(arguments)
+    several = options.minutes is not None or options.worlds is not None
+    several = several or options.smoke or options.canary or options.disk
+    if several and (options.trace or options.only is not None):
+        reader.error("--trace and --only are about one world: give --seed and nothing else")
+    if options.only is not None:
+        if options.seed is None:
+            reader.error("--only names actions of a script: say whose, with --seed")
+        _check_only(reader, options)
+    if options.case is not None or options.at is not None:
+        _check_case(reader, options)
+    return options
+
+
+def _check_only(reader: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    count = len(draw(options.seed))
+    words = [] if options.only == "none" else options.only.split(",")
+    if wrong := [word for word in words if not (word.isdecimal() and int(word) < count)]:
+        reader.error(
+            f"--only {options.only}: the script of seed {options.seed} has no action {wrong[0]!r}, only 0 to {count - 1}"
+        )
+
+
+def _check_case(reader: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if not options.disk or options.case is None:
+        reader.error("--at goes with --case, and --case with --disk")
+    if not 0 <= options.case < len(disk_cases.ALL):
+        reader.error(f"--case {options.case}: there are the cases 0 to {len(disk_cases.ALL) - 1}")
+
+
 def _worlds(
     seed: int, options: argparse.Namespace, say: Callable[[str], None]
 ) -> tuple[int, dict[str, Any]]:
@@ -79,10 +119,7 @@ def _worlds(
 
 
 def _one_world(seed: int, options: argparse.Namespace, say: Callable[[str], None]) -> Tally:
-    script = draw(seed)
-    if options.only is not None:
-        kept = [int(number) for number in options.only.split(",") if number.isdigit()]
-        script = [script[number] for number in kept]
+    script = _script(seed, options.only)
     for number, action in enumerate(script):
         say(f"  {number:2}  {action}")
     outcome = campaign.play(seed, script, trace=say if options.trace else None)
@@ -90,6 +127,14 @@ def _one_world(seed: int, options: argparse.Namespace, say: Callable[[str], None
     tally = Tally()
     tally.add(outcome)
     return tally
+
+
+def _script(seed: int, only: str | None) -> list[Action]:
+    """What is played; "none" stands for no action at all."""
+    script = draw(seed)
+    if only is None:
+        return script
+    return [script[int(number)] for number in only.split(",") if number != "none"]
 
 
 def _told(tally: Tally, whole: bool, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:

@@ -10,12 +10,15 @@ import click
 from rich.console import Console
 
 from agentor.cli import console
+from agentor.cli.apart import output_of_ours
+from agentor.cli.holding import holder_of, plan_as_dict, running_now
 from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
 from agentor.cli.options import Interrupted, Verb, debug_option, json_option, told
 from agentor.cli.outcome import tell, tell_where_it_branched
 from agentor.cli.plain import one_line, plain
 from agentor.engine.events import RunResult
-from agentor.errors import AgentorError
+from agentor.engine.store.protocol import Holder, check_run_id
+from agentor.errors import AgentorError, ConfigError
 from agentor.plan import Plan
 
 _max_turns_option = click.option(
@@ -51,15 +54,20 @@ def resume(
     """Go on with a run from what was saved, and print its answer.
 
     A finished run is printed again: no model is called, no tool runs.
-    With --plan nothing is called and nothing is written; exit code 1 if the resume would be refused.
+    With --plan nothing is called and nothing is written; exit code 1 if the resume would be refused, also because a
+    worker has the run now.
     """
-    with agent_with_store(target, store_path) as agent:
+    check_run_id(run_id)
+    with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
         if only_plan:
-            _tell_plan(agent.plan(run_id), as_json)
-            return
-        result = _watched(
-            f"resuming {run_id}", lambda: agent.resume(run_id, max_turns=max_turns), run_id
-        )
+            plan, holder = agent.plan(run_id), holder_of(agent.store, run_id)
+        else:
+            result = _watched(
+                f"resuming {run_id}", lambda: agent.resume(run_id, max_turns=max_turns), run_id
+            )
+    if only_plan:
+        _tell_plan(plan, holder, as_json)
+        return
     tell(result, as_json, agent.store, target)
 
 
@@ -91,7 +99,10 @@ def fork(
 
     With INPUT the new run goes on with it. Without, an unfinished run is finished on the fork, and a finished one is copied.
     """
-    with agent_with_store(target, store_path) as agent:
+    check_run_id(run_id)
+    if fork_id is not None:
+        check_run_id(fork_id)
+    with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
         result = _watched(
             f"forking {run_id}",
             lambda: agent.fork(run_id, text, fork_id=fork_id, at=at, max_turns=max_turns),
@@ -102,12 +113,18 @@ def fork(
 
 
 def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult:
-    """Do the work, with a sign of life on a terminal. An error that is not ours ends it as one line, too."""
+    """Do the work, with a sign of life on a terminal. An error that is not ours ends it as one line, too.
+
+    What is wrong with the words of the command has been found before, so a `ConfigError` is a refusal: of this run, or of
+    this seq.
+    """
     err = Console(stderr=True, markup=False)
     spinner = err.status(one_line(what, 60)) if sys.stderr.isatty() else contextlib.nullcontext()
     try:
         with spinner:
             return work()
+    except ConfigError as error:
+        raise told(error) from error
     except AgentorError:
         raise
     except KeyboardInterrupt as interrupt:
@@ -117,10 +134,12 @@ def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult
         raise told(error) from error
 
 
-def _tell_plan(plan: Plan, as_json: bool) -> None:
+def _tell_plan(plan: Plan, holder: Holder | None, as_json: bool) -> None:
     if as_json:
-        console.print_json(plan.to_dict())
+        console.print_json(plan_as_dict(plan, holder))
     else:
         click.echo(plain(str(plan)))
-    if plan.problems:
+        if holder is not None:
+            click.echo(running_now(plan.run_id, holder))
+    if plan.problems or holder is not None:
         click.get_current_context().exit(1)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
-from agentor.cli.overview import STATUSES, overview_of
+from agentor.cli.overview import STATUSES, ListsRows, overview_of
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
 from agentor.engine import clock
@@ -125,8 +125,11 @@ def delete(run_ids: tuple[str, ...], yes: bool, store_path: str | None, as_json:
             if name not in known:
                 raise RunNotFoundError(name)
         _ask(store, names, yes)
+        own = _own_events(store, names)
         done = _sum([_delete(deletes, name) for name in names])
         _tell(store, done, as_json)
+        if sum(own[name] for name in done.run_ids if name in own) > done.events:
+            click.echo("The other events stay, since forks have them too.", err=True)
     if done.held:
         click.get_current_context().exit(1)
 
@@ -135,6 +138,14 @@ def _deleting(store: Store) -> Deletes:
     if not isinstance(store, Deletes):
         raise ConfigError("this store cannot delete runs")
     return store
+
+
+def _own_events(store: Store, names: Sequence[str]) -> dict[str, int]:
+    """How many events each run has that no parent of it has, where forks share those of their parents."""
+    if not isinstance(store, ListsRows):
+        return {}
+    rows = [row for row in store.runs() if row.run_id in names]
+    return {row.run_id: row.last_seq - row.parent_seq for row in rows}
 
 
 def _delete(store: Deletes, run_id: str) -> Removed:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import click
@@ -59,11 +60,21 @@ def export(
     OUT is a directory of JSONL files instead, which `agentor import` takes in elsewhere. The store may be in use.
     Exit code 1 if a run was damaged; the others are exported.
     """
-    with existing_store(store_path) as store:
+    with existing_store(store_path) as store, _force_mentioned(force):
         if jsonl:
             _export_runs(store, out, run_ids, force, as_json)
         else:
             _export_tables(store, out, run_ids, force, as_json)
+
+
+@contextlib.contextmanager
+def _force_mentioned(force: bool) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        if not force and "exists already" in str(error):
+            error.add_note("--force replaces what an earlier export has left there")
+        raise
 
 
 def _export_tables(
@@ -153,7 +164,8 @@ def _story(done: Imported) -> str:
 def backup(out: str, store_path: str | None, as_json: bool) -> None:
     """Copy a SQLite store to the new file OUT, as it is at one moment, while others go on writing.
 
-    OUT is a store like the other. It is there when it is complete, or not at all, and never replaces a file.
+    OUT is a store like the other. It is there when it is complete, or not at all, and never replaces a file. Its
+    directory is made if it is not there.
     """
     with existing_store(store_path) as store:
         if not isinstance(store, BacksUp):
@@ -161,6 +173,8 @@ def backup(out: str, store_path: str | None, as_json: bool) -> None:
                 "only a SQLite store needs a backup of its own; copy a directory of JSONL files with any tool, "
                 "or use `agentor export --jsonl`"
             )
+        with contextlib.suppress(OSError):  # what is in the way is told by the backup itself
+            Path(out).parent.mkdir(parents=True, exist_ok=True)
         with _bar("copying") as progress:
             store.backup(out, progress)
     size = os.stat(out).st_size

@@ -6,8 +6,10 @@ import click
 from rich.text import Text
 
 from agentor.cli import console
+from agentor.cli.holding import who
 from agentor.cli.options import Verb, debug_option, full_option, json_option, store_option
 from agentor.cli.overview import (
+    STATUSES,
     ListsRows,
     Overview,
     as_tree,
@@ -30,7 +32,8 @@ HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "t
 
 @click.command(
     cls=Verb,
-    epilog="agentor runs\nagentor runs --tree\nagentor runs --store runs/ --limit 5 --json",
+    epilog="agentor runs\nagentor runs --tree\nagentor runs --status failed --agent support\n"
+    "agentor runs --store runs/ --limit 5 --json",
 )
 @store_option()
 @click.option(
@@ -41,38 +44,67 @@ HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "t
     show_default=True,
     help="Only the newest N.",
 )
+@click.option(
+    "--status",
+    type=click.Choice(STATUSES),
+    metavar="STATUS",
+    help=f"Only runs of this status: {', '.join(STATUSES)}.",
+)
+@click.option("--agent", metavar="NAME", help="Only runs of the agent of this name.")
 @click.option("--tree", is_flag=True, help="Put each fork under the run it was forked from.")
 @json_option
 @debug_option
-def runs(store_path: str | None, limit: int, tree: bool, as_json: bool) -> None:
+def runs(
+    store_path: str | None,
+    limit: int,
+    status: str | None,
+    agent: str | None,
+    tree: bool,
+    as_json: bool,
+) -> None:
     """List the runs of a store, newest last.
 
     Of those without an end, "running" ones are being worked on (by which process is in the column "worker"), "queued" ones
     wait for a worker, and "unfinished" ones are nobody's: `agentor resume` or a worker goes on with them.
     """
     with existing_store(store_path) as store:
-        rows, older = _newest(store, limit)
+        rows, more = _newest(store, limit, status, agent)
         rows = [attended(store, row) for row in rows]
     if as_json:
         console.print_json([row.to_dict() for row in rows])
         return
     if not rows:
-        click.echo("There is no run in this store yet.")
+        asked = status or agent
+        click.echo("There is no such run." if asked else "There is no run in this store yet.")
         return
     lines = as_tree(rows) if tree else (("", row) for row in rows)
     console.print_table(HEADINGS, (_cells(row, branch) for branch, row in lines))
-    if older:
-        click.echo(f"{older} older runs are not shown (--limit).", err=True)
+    if more:
+        click.echo(f"{more} older runs are not shown (--limit).", err=True)
 
 
-def _newest(store: Store, limit: int) -> tuple[list[Overview], int]:
-    """The newest runs, newest last, and how many there are besides."""
-    if isinstance(store, ListsRows):
-        rows = [overview_of_row(row) for row in store.runs(limit=limit, newest=True)]
-        return rows, store.counts()["runs"] - len(rows)
+def _newest(
+    store: Store, limit: int, status: str | None, agent: str | None
+) -> tuple[list[Overview], str]:
+    """The newest of the runs asked for, newest last, and how many there are besides, in words."""
+    if not isinstance(store, ListsRows):
+        return _newest_read(store, limit, status, agent)
+    rows = store.runs(limit=limit + 1, newest=True, status=status, agent=agent)
+    more = len(rows) > limit
+    count = "More" if status or agent else str(store.counts()["runs"] - limit)
+    return [overview_of_row(row) for row in rows[-limit:]], count if more else ""
+
+
+def _newest_read(
+    store: Store, limit: int, status: str | None, agent: str | None
+) -> tuple[list[Overview], str]:
+    """As `_newest`, where only reading the logs tells. All of them, if that is what it takes to find the runs."""
     known = store.list_runs()
-    newest = console.with_progress(known[-limit:], "reading runs")
-    return [overview_of(store, run) for run in newest], max(len(known) - limit, 0)
+    looked_at = known if status or agent else known[-limit:]
+    rows = [overview_of(store, run) for run in console.with_progress(looked_at, "reading runs")]
+    found = [row for row in rows if status in (None, row.status) and agent in (None, row.agent)]
+    older = len(known) - len(looked_at) + len(found) - len(found[-limit:])
+    return found[-limit:], str(older) if older else ""
 
 
 def _cells(row: Overview, branch: str = "") -> list[str | Text]:
@@ -90,10 +122,7 @@ def _cells(row: Overview, branch: str = "") -> list[str | Text]:
 
 
 def _worker(row: Overview) -> str:
-    """Which process works on the run, and until when it need not say so again."""
-    if row.worker is None:
-        return ""
-    return f"{row.worker.owner.split('/')[0]} until {console.time_of_day(row.worker.expires_at)}"
+    return "" if row.worker is None else who(row.worker)
 
 
 @click.command(

@@ -18,7 +18,8 @@ _ADVICE: Final = (
 def in_words(error: BaseException) -> str:
     """The error and its notes as sentences; the kind of the error only where it is not one of ours."""
     notes = getattr(error, "__notes__", [])
-    said = (_advised(part).strip().removesuffix(".") for part in [_message(error), *notes])
+    told = (_advised(part) for part in [_message(error), *notes])
+    said = (_in_one_line(part).strip().removesuffix(".") for part in told)
     return ". ".join(said) + ("." if notes else "")
 
 
@@ -36,6 +37,11 @@ def _message(error: BaseException) -> str:
         case KeyboardInterrupt():
             return "Interrupted"
     return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def _in_one_line(text: str) -> str:
+    """Lines with marks between them: a list of changes is no sentence."""
+    return re.sub(r"\.?(?<=[^\s:;,])\s*\n\s*(?=\S)", "; ", text)
 
 
 def _advised(text: str) -> str:

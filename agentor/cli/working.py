@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.text import Text
 
 from agentor.agent import Agentor
 from agentor.cli import console
+from agentor.cli.apart import output_of_ours
 from agentor.cli.choosing import runs_of
+from agentor.cli.holding import holder_of, plan_as_dict, running_now
 from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
 from agentor.cli.options import Verb, debug_option, json_option
 from agentor.cli.overview import DAMAGED
@@ -46,7 +49,10 @@ def enqueue(
 
     A store that is not there is made.
     """
-    with agent_with_store(target, store_path, make_store=True) as agent:
+    with (
+        output_of_ours(as_json),
+        agent_with_store(target, store_path, make_store=True) as agent,
+    ):
         chosen = agent.enqueue(text, run_id)
     if as_json:
         console.print_json({"run_id": chosen, "agent": agent.name})
@@ -110,9 +116,9 @@ def worker(
     Exit codes: 0 stopped by SIGTERM, or idle; 1 idle, and a run was parked or refused; 130 stopped by Ctrl-C.
     """
     stops = Stops(how["grace_s"])
-    with agent_with_store(target, store_path) as agent:
+    with output_of_ours(as_json) as out, agent_with_store(target, store_path) as agent:
         work = agent.worker(until_idle=until_idle, **how)
-        work.watch = _print_step_as_json if as_json else _print_step
+        work.watch = functools.partial(_print_step_as_json, out) if as_json else _print_step
         if not as_json:
             click.echo(f"Working for {one_line(agent.name, 80)!r}. Ctrl-C stops.", err=True)
         report = stops.run(work)
@@ -135,8 +141,8 @@ def _print_step(step: Step) -> None:
     out.file.flush()
 
 
-def _print_step_as_json(step: Step) -> None:
-    click.echo(json.dumps({**dataclasses.asdict(step), "at": clock.now()}))
+def _print_step_as_json(out: TextIO, step: Step) -> None:
+    click.echo(json.dumps({**dataclasses.asdict(step), "at": clock.now()}), file=out)
 
 
 def _summary(report: WorkReport) -> str:
@@ -161,14 +167,21 @@ def rehearse(target: str, store_path: str | None, as_json: bool) -> None:
     Nothing is called and nothing is written. Exit code 1 if the resume of any run would be refused, since a tool that
     it needs is gone or the agent is built with on_change="refuse" and has changed: a gate before a deploy.
     """
-    with agent_with_store(target, store_path) as agent:
+    with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
         plans = list(_plans(agent))
+        held = {plan.run_id: holder_of(agent.store, plan.run_id) for plan in plans}
     refused = [plan for plan in plans if plan.problems]
     if as_json:
-        runs = [{**plan.to_dict(), "refused": bool(plan.problems)} for plan in plans]
+        runs = [
+            {**plan_as_dict(plan, held[plan.run_id]), "refused": bool(plan.problems)}
+            for plan in plans
+        ]
         console.print_json({"ok": not refused, "agent": agent.name, "runs": runs})
     else:
         _print_plans(plans, refused)
+        for run_id, holder in held.items():
+            if holder is not None:
+                click.echo(running_now(run_id, holder), err=True)
     if refused:
         click.get_current_context().exit(1)
 

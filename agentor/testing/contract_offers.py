@@ -87,7 +87,8 @@ class OffersContract(Contract):
         names: NamesHolder = offered(store, NamesHolder)
         assert names.holder("run") is None
         lease = leases.acquire("run", "me", 30)
-        assert names.holder("run") == Holder("me", lease.expires_at)
+        never = Holder("me", None)  # where a lease ends with its process, and by no clock
+        assert names.holder("run") in (Holder("me", lease.expires_at), never)
         assert names.holder("another") is None
         leases.release(lease)
         assert names.holder("run") is None

@@ -137,3 +137,13 @@ def test_runs_as_a_tree_puts_forks_under_their_parents(program: Program, stored:
     flat = program("runs", "--tree", "--limit", "3", "--store", stored).stdout.splitlines()[1:]
     assert [line.split()[0] for line in flat] == ["b", "c", "d"]
     assert "lineage   finished → a → b" in program("show", "b", "--store", stored).stdout
+
+
+def test_delete_says_that_the_events_of_a_run_with_forks_stay(
+    program: Program, stored: str
+) -> None:
+    program("fork", "app.py:agent", "finished", "--id", "copy", "--store", stored)
+    first = program("delete", "finished", "--yes", "--store", stored)
+    shares = not stored.endswith("/")
+    assert ("The other events stay, since forks have them too." in first.stderr) == shares
+    assert program("delete", "copy", "--yes", "--store", stored).stderr == ""

@@ -286,3 +286,20 @@ def test_an_unfinished_run_says_how_long_it_has_taken_so_far(program: Program, s
         each for each in program("runs", "--store", stored).stdout.splitlines() if "killed" in each
     ]
     assert line.endswith(" days so far")
+
+
+def test_runs_can_be_told_by_status_and_agent(program: Program, stored: str) -> None:
+    write(stored, "other", [BODIES[0] | {"agent": "Other"}, *BODIES[1:]])
+
+    def told(*words: str) -> list[str]:
+        rows = read_json(program("runs", *words, "--json", "--store", stored))
+        return [row["run_id"] for row in rows]
+
+    assert told("--status", "completed") == ["finished", "other"]
+    assert told("--status", "unfinished") == ["killed"]
+    assert told("--agent", "Other") == ["other"]
+    assert told("--agent", "Other", "--status", "unfinished") == []
+    assert told("--status", "completed", "--limit", "1") == ["other"]
+    result = program("runs", "--status", "completed", "--limit", "1", "--store", stored)
+    assert "older runs are not shown (--limit)." in result.stderr
+    assert program("runs", "--agent", "X", "--store", stored).stdout == "There is no such run.\n"

@@ -37,7 +37,7 @@ WRONG = {
     "export out.db --run nobody": 1,
     "export out --jsonl --run nobody": 1,
     "import nowhere": 2,
-    "fork app.py:agent finished --at 99": 2,
+    "fork app.py:agent finished --at 99": 1,
     "fork app.py:agent finished --id killed": 1,
     "fork app.py:agent finished --id ..": 2,
     "resume app.py:unlucky killed": 1,

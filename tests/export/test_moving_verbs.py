@@ -159,3 +159,26 @@ def test_what_a_damaged_file_says_cannot_harm_the_terminal(
     result = program("import", "files", "--store", "other.db")
     assert result.exit_code == 1
     assert "\x1b" not in result.output
+
+
+@pytest.mark.parametrize("words", [("out.db",), ("out", "--jsonl")])
+def test_what_is_in_the_way_of_an_export_is_told_with_the_option_that_replaces_it(
+    program: Program, stored: str, words: tuple[str, ...]
+) -> None:
+    assert program("export", *words, "--store", stored).exit_code == 0
+    result = program("export", *words, "--store", stored)
+    assert "exists already" in result.stderr
+    assert "--force replaces what an earlier export has left there." in result.stderr
+    assert program("export", *words, "--force", "--store", stored).exit_code == 0
+
+
+def test_backup_makes_the_directory_that_it_is_to_write_to(
+    program: Program, tmp_path: Path
+) -> None:
+    write("runs.db", "finished", BODIES)
+    assert program("backup", "backups/2026/monday.db").exit_code == 0
+    with SQLiteStore(tmp_path / "backups/2026/monday.db") as copy:
+        assert copy.list_runs() == ["finished"]
+    (tmp_path / "file").touch()
+    result = program("backup", "file/monday.db")
+    assert (result.exit_code, "file/monday.db: " in result.stderr) == (1, True)

@@ -80,7 +80,7 @@ class FileLocks:
         finally:
             os.close(descriptor)
         owner = told.get("owner")
-        return None if owner is None or is_gone(owner) else Holder(owner, told["expires_at"])
+        return None if owner is None or is_gone(owner) else Holder(owner, None)
 
     @contextlib.contextmanager
     def removing(self, run_id: str) -> Iterator[None]:

@@ -89,10 +89,13 @@ class Leases(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who works on a run: a name that says which process it is, and until when the run is its own (epoch seconds)."""
+    """Who works on a run: a name that says which process it is, and until when the run is its own (epoch seconds).
+
+    None: until it lets go or dies, where a lease has no end of its own.
+    """
 
     owner: str
-    expires_at: float
+    expires_at: float | None
 
 
 @runtime_checkable

@@ -1,0 +1,98 @@
+"""What a resume or fork is refused for: told in words that can be read, with exit code 1; a wrong word of the command is 2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored_runs import BODIES, Program, read_json, write
+
+from agentor.engine.store import FileStore, SQLiteStore
+from agentor.engine.store.owner import owner_id
+
+STRICT = """
+from agentor import Agentor, function_tool
+from agentor.testing import ScriptedModel, calls
+
+
+@function_tool
+def refund(amount: int) -> str:
+    return "done"
+
+
+model = ScriptedModel.by_turn([calls(("refund", {"amount": 1})), "Done.", "Done."])
+first = Agentor("Shop", "Be brief.", model=model, tools=[refund], max_turns=1)
+strict = Agentor("Shop", "Be kind.\\nBe brief.", model=model, on_change="refuse")
+"""
+
+
+@pytest.fixture
+def changed(program: Program, place: Path, store_path: str) -> str:
+    """A store with a run of an agent that has changed since, and refuses that."""
+    (place / "strict.py").write_text(STRICT)
+    program("enqueue", "strict.py:first", "go", "--id", "r", "--store", store_path)
+    program("resume", "strict.py:first", "r", "--store", store_path)
+    return store_path
+
+
+@pytest.mark.parametrize("verb", ["resume", "fork"])
+def test_a_change_that_is_refused_is_told_change_by_change(
+    program: Program, changed: str, verb: str
+) -> None:
+    result = program(verb, "strict.py:strict", "r", "--store", changed)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert "has changed: instructions: " in line
+    assert "; tool refund was removed; Build the agent with" in line
+
+
+def test_a_seq_that_is_not_there_is_as_a_run_that_is_not_there(
+    program: Program, stored: str
+) -> None:
+    for words in (("finished", "--at", "999"), ("nobody",)):
+        assert program("fork", "app.py:agent", *words, "--store", stored).exit_code == 1
+
+
+@pytest.mark.parametrize("words", ["resume app.py:agent ..", "fork app.py:agent killed --id a/b"])
+def test_an_id_that_cannot_be_one_is_wrong_usage(program: Program, stored: str, words: str) -> None:
+    assert program(*words.split(), "--store", stored).exit_code == 2
+
+
+@pytest.fixture
+def busy(place: Path, store_path: str) -> Iterator[Any]:
+    """The lease of a run that is worked on."""
+    write(store_path, "busy", BODIES[:4])
+    with FileStore(store_path) if store_path.endswith("/") else SQLiteStore(store_path) as store:
+        yield store.acquire("busy", owner_id(), 1000.0)
+
+
+def test_a_plan_says_that_a_worker_has_the_run_now(
+    program: Program, busy: Any, store_path: str
+) -> None:
+    words = ("resume", "app.py:agent", "busy", "--plan", "--store", store_path)
+    result = program(*words)
+    worker = busy.owner.split("/")[0]
+    assert f"run busy is running now, by {worker}" in result.stdout
+    assert "  ask the model" in result.stdout
+    assert result.exit_code == 1
+    assert program(*words[:3], "--store", store_path).exit_code == 1
+    told = read_json(program(*words, "--json"))
+    assert (told["worker"]["owner"], told["problems"]) == (busy.owner, [])
+    assert told["status"] == "unfinished"
+
+
+def test_a_rehearsal_notes_that_a_worker_has_the_run_now(
+    program: Program, busy: Any, store_path: str
+) -> None:
+    write(store_path, "free", BODIES[:4])
+    words = ("rehearse", "app.py:agent", "--store", store_path)
+    result = program(*words)
+    assert "run busy is running now, by " in result.stderr
+    assert "run free" not in result.stderr
+    assert result.exit_code == 0
+    told = {run["run_id"]: run for run in read_json(program(*words, "--json"))["runs"]}
+    assert told["busy"]["worker"]["owner"] == busy.owner
+    assert told["free"]["worker"] is None
+    assert {run["status"] for run in told.values()} == {"unfinished"}

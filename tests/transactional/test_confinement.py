@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import apsw
 import pytest
 
+import agentor
 from agentor import SQLiteStore, StatementError
 from agentor.engine.events import Event
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
 from tests.transactional.bank import look
 
-TABLES = ("events", "runs", "leases", "signals", "schema", "outbox")
+
+def _in_the_schema(condition: str) -> list[str]:
+    """The engine's tables, without their prefix."""
+    names = f"SELECT substr(name, 9) FROM sqlite_schema WHERE type = 'table' AND {condition}"
+    with apsw.Connection(":memory:") as schema:
+        schema.execute((Path(agentor.__file__).parent / "schema.sql").read_text())
+        return [name for (name,) in schema.execute(f"{names} AND name LIKE 'agentor%' ORDER BY 1")]
+
+
+TABLES = _in_the_schema("TRUE")
+NUMBERED = _in_the_schema("sql LIKE '%AUTOINCREMENT%'")
 
 
 @pytest.fixture
@@ -235,6 +248,111 @@ def test_what_an_application_needs_is_allowed(store: SQLiteStore, sql: str) -> N
     transaction.commit([Event("message", text="done")]).result()
     assert len(store.load("run")) == 1
     assert store.integrity_check() == []
+
+
+def test_the_walk_through_the_schema_finds_what_it_is_to_find() -> None:
+    assert {"events", "runs", "outbox", "leases"} < set(TABLES)
+    assert {"events", "runs", "outbox"} <= set(NUMBERED) < set(TABLES)
+
+
+NUMBERINGS = [
+    "INSERT INTO sqlite_sequence VALUES ('{0}', 9223372036854775807)",
+    "INSERT INTO main.SQLITE_SEQUENCE SELECT '{0}', 9223372036854775807",
+    "REPLACE INTO sqlite_sequence (rowid, name, seq) SELECT rowid, name, 7 FROM sqlite_sequence",
+    "UPDATE sqlite_sequence SET seq = 9223372036854775807",
+    "UPDATE sqlite_sequence SET name = '{0}', seq = 9223372036854775807 WHERE name = 'mine'",
+    "CREATE TRIGGER t AFTER INSERT ON mine BEGIN"
+    " INSERT INTO sqlite_sequence VALUES ('{0}', 9223372036854775807); END;"
+    "INSERT INTO mine (text) VALUES ('x')",
+    # These only after what a table of the tool's own may ask for: its numbers, its dropping, its renaming.
+    "INSERT INTO mine (id) VALUES (9223372036854775807);"
+    "UPDATE sqlite_sequence SET name = '{0}' WHERE name = 'mine'",
+    "INSERT INTO mine (id) VALUES (9223372036854775807);"
+    "DELETE FROM sqlite_sequence WHERE name = '{0}';"
+    "UPDATE sqlite_sequence SET name = '{0}' WHERE name = 'mine'",
+]
+ONCE_NUMBERED = [
+    "INSERT INTO mine (id) VALUES (0); UPDATE sqlite_sequence SET name = '{0}' WHERE name = 'mine'",
+    "DELETE FROM sqlite_sequence",
+    "DELETE FROM sqlite_sequence WHERE name = '{0}'",
+    "UPDATE sqlite_sequence SET name = 'lost' WHERE name = '{0}'",
+    "INSERT INTO mine (id) VALUES (0);"
+    "UPDATE sqlite_sequence SET name = iif(name = 'mine', '{0}', 'mine') WHERE name IN ('mine', '{0}')",
+]
+
+
+def _put(store: SQLiteStore, run_id: str, first: str = "", then: str = "") -> None:
+    """Commit two letters and an event, and what a tool does before and after."""
+    transaction = store.transact(run_id)
+    try:
+        transaction.execute(first or "SELECT 1", ())
+        for number in range(2):
+            transaction.put("mail", "{}", f"{run_id} {number}")
+        transaction.execute(then or "SELECT 1", ())
+        transaction.commit([Event("message", text="done")]).result()
+    finally:
+        transaction.abort()
+
+
+PUT, NOTHING = (1, 2, 1), (0, 0, 0)  # by how much the numbering of events, outbox and runs moves
+
+
+def _standing(path: Path) -> dict[str, int]:
+    return dict(look(path, "SELECT name, seq FROM sqlite_sequence WHERE name LIKE 'agentor%'"))
+
+
+def _moved(path: Path, before: dict[str, int]) -> tuple[int, ...]:
+    now = _standing(path)
+    return tuple(now[f"agentor_{table}"] - before[f"agentor_{table}"] for table in NUMBERED)
+
+
+@pytest.mark.parametrize("table", NUMBERED)
+@pytest.mark.parametrize("sql", [*NUMBERINGS, *ONCE_NUMBERED])
+def test_a_tool_cannot_say_where_the_engines_numbering_stands(
+    store: SQLiteStore, path: Path, table: str, sql: str
+) -> None:
+    _put(store, "numbered")
+    before = _standing(path)
+    assert refused(store, sql.format(f"agentor_{table}")).kind == "forbidden"
+    with pytest.raises(StatementError):  # nor after it has put letters, which move the numbering
+        _put(store, "run", then=sql.format(f"agentor_{table}"))
+    assert _standing(path) == before
+    with contextlib.suppress(StatementError):  # what is lost before a letter is found again by it
+        _put(store, "run", first=sql.format(f"agentor_{table}"))
+    assert _moved(path, before) in (NOTHING, PUT)
+    before = _standing(path)
+    _put(store, "after")
+    assert _moved(path, before) == PUT
+
+
+@pytest.mark.parametrize("sql", NUMBERINGS)
+def test_nor_of_a_table_that_has_no_row_yet(store: SQLiteStore, path: Path, sql: str) -> None:
+    assert "agentor_outbox" not in _standing(path)
+    assert refused(store, sql.format("agentor_outbox")).kind == "forbidden"
+    assert "agentor_outbox" not in _standing(path)
+    _put(store, "after", first="INSERT INTO mine (text) VALUES ('x')")
+    assert _standing(path)["agentor_outbox"] == 2
+
+
+def test_the_numbering_of_the_programs_own_tables_is_its_own(
+    store: SQLiteStore, path: Path
+) -> None:
+    steps = [
+        "CREATE TABLE other (id INTEGER PRIMARY KEY AUTOINCREMENT, text)",
+        "INSERT INTO other (text) VALUES ('x'), ('y')",
+        "REPLACE INTO other VALUES (9, 'z')",
+        "INSERT INTO mine SELECT id, text FROM other",
+        "ALTER TABLE other RENAME TO others",
+        "INSERT INTO others (text) SELECT text FROM mine",
+        "ALTER TABLE others ADD COLUMN more; ALTER TABLE others DROP COLUMN more",
+        "DELETE FROM mine; DELETE FROM sqlite_sequence WHERE name = 'mine'",
+    ]
+    for number, sql in enumerate(steps):
+        _put(store, f"run{number}", sql)
+    own = "SELECT * FROM sqlite_sequence WHERE name NOT LIKE 'agentor%'"
+    assert look(path, own) == [("others", 12)]
+    _put(store, "last", "DROP TABLE others")
+    assert look(path, own) == []
 
 
 def test_a_statement_that_the_engine_has_prepared_is_not_lent(store: SQLiteStore) -> None:

@@ -40,13 +40,22 @@ _PRAGMAS: Final = frozenset(
 )
 _MODULES: Final = frozenset({"fts5", "rtree"})
 
-_OURS: Final = """
+_NUMBERING: Final = "sqlite_sequence"  # where AUTOINCREMENT stands, by table
+
+_LETTERS: Final = f"SELECT coalesce(max(seq), 0) FROM {_NUMBERING} WHERE name = 'agentor_outbox'"
+
+# A tool may put letters meanwhile: by how many they moved the numbering of their table is no change of the tool's.
+_OURS: Final = f"""
 SELECT group_concat(coalesce(fact, '')) FROM (
     SELECT name || ' ' || tbl_name || ' ' || coalesce(sql, '') AS fact FROM sqlite_schema
     WHERE name LIKE 'agentor\\_%' ESCAPE '\\'
     UNION ALL
-    SELECT name || ' ' || seq FROM sqlite_sequence
+    SELECT name || ' ' || seq FROM {_NUMBERING}
     WHERE name LIKE 'agentor\\_%' ESCAPE '\\' AND name <> 'agentor_outbox'
+    UNION ALL
+    SELECT 'agentor_outbox ' || coalesce(group_concat(
+        seq - (SELECT count(*) FROM agentor_outbox WHERE number > :letters)), 0)
+    FROM {_NUMBERING} WHERE name = 'agentor_outbox'
     ORDER BY 1)
 """
 
@@ -87,6 +96,11 @@ class Confinement:
             return f"virtual tables are of {' or '.join(sorted(_MODULES))}, not {second}"
         if action == apsw.SQLITE_READ and self._reads_runs:
             return None
+        # AUTOINCREMENT itself does not ask. Dropping a table asks to delete its row, and renaming it to rename that.
+        if first.lower() == _NUMBERING and (
+            action == apsw.SQLITE_INSERT or (action == apsw.SQLITE_UPDATE and second != "name")
+        ):
+            return f"how far a table's numbers have come ({_NUMBERING}) is not for a tool to say"
         # Column and module names may begin with anything; tables and what belongs to one may not.
         names = (first, second) if action in _NAMES_TWO else (first,)
         if any(name.lower().startswith(PREFIX) for name in names):
@@ -111,7 +125,8 @@ def confined(
     `reads_runs`: they may read the engine's tables. At the end `StatementError` if what the statements left cannot be committed.
     """
     confinement = Confinement(reads_runs)
-    before = _ours(connection)
+    letters = connection.execute(_LETTERS).get
+    before = _ours(connection, letters)
     # By config and not by PRAGMA, which does nothing inside a transaction.
     foreign_keys = connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, -1)
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
@@ -124,15 +139,16 @@ def confined(
         connection.authorizer = None
         connection.set_progress_handler(None, id=confined)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, foreign_keys)
-    if _ours(connection) != before:  # by renaming, or through sqlite_sequence
+    if _ours(connection, letters) != before:  # by renaming, or through sqlite_sequence
         raise StatementError(f"names that begin with {PREFIX} are the engine's", "forbidden")
     if connection.status(apsw.SQLITE_DBSTATUS_DEFERRED_FKS)[0]:
         raise StatementError("FOREIGN KEY constraint failed (a deferred one)", "constraint")
 
 
-def _ours(connection: apsw.Connection) -> Any:
-    """Everything the schema says of the engine's tables, and where their numbering stands."""
-    return connection.execute(_OURS).get
+def _ours(connection: apsw.Connection, letters: int) -> Any:
+    """Everything the schema says of the engine's tables, and where their numbering stands, letters after the number
+    `letters` left out."""
+    return connection.execute(_OURS, {"letters": letters}).get
 
 
 def explained(error: BaseException, denied: str | None) -> StatementError:

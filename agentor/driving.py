@@ -22,7 +22,7 @@ logger = logging.getLogger("agentor")
 async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Sequence[Event]) -> None:
     """Run the loop while the lease is kept alive beside it, until it ends or is told to; leave nothing running."""
     if stopper.is_overdue:
-        await _close_overdue(runner, keeper)
+        await _close_overdue(runner, keeper, opening)
         return
     work = asyncio.create_task(runner.go(opening))
     watch = asyncio.create_task(keeper.keep())
@@ -43,10 +43,10 @@ async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Seque
         raise keeper.lost
 
 
-async def _close_overdue(runner: Runner, keeper: Keeper) -> None:
-    """Nothing is begun when the time is up already."""
+async def _close_overdue(runner: Runner, keeper: Keeper, opening: Sequence[Event]) -> None:
+    """Nothing is begun when the time is up already; what was asked for is recorded, and that it was too late."""
     try:
-        await runner.stop(OVERDUE.status, OVERDUE.error)
+        await runner.stop(OVERDUE.status, OVERDUE.error, opening=opening)
     finally:
         await keeper.release()
 

@@ -28,6 +28,7 @@ logger = logging.getLogger("agentor")
 CANCEL: Final = "cancel"
 LOOK_S: Final = 0.5  # between two looks at the signals of a run
 ENDABLE: Final = (None, "failed", "paused", "max_turns")  # statuses that somebody may still change
+PARKABLE: Final = (None, "failed")  # whoever gives a run up may come after somebody who did better
 
 Cancelled: TypeAlias = Literal["cancelled", "asked", "over"]
 
@@ -162,11 +163,12 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
 
 async def end_run(store: Store, run_id: str, stop: Stop) -> bool:
     """Write the end of a run that nobody works on; False if it has ended meanwhile. `LeaseHeldError`: somebody does."""
+    endable = PARKABLE if stop.status == "parked" else ENDABLE
     keeper = Keeper(store, run_id)
     await keeper.acquire()
     try:
         state, _ = await recorded(store, run_id)
-        if state.status not in ENDABLE:
+        if state.status not in endable:
             return False
         end, now = Finish(stop.status, error=stop.error), clock.now()
         events = stopped(state, end, stop.by, now, now)

@@ -1,7 +1,8 @@
 """Working off the unfinished runs of a store: after a crash, after a deploy, from a queue.
 
 Several workers may share a store: each run's lease goes to one of them. A run that keeps failing is tried a bounded
-number of times, counted from its log, with growing pauses, and is then parked with the reason.
+number of times, counted from its log, with growing pauses, and is then parked with the reason. Attempts that leave
+nothing in the log are counted here, so that every attempt moves the log, or brings its run nearer to being left alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from agentor.consent import pending_of
@@ -47,7 +48,7 @@ class WorkPlan:
 
     concurrency: int = 4  # runs at the same time
     newest_first: bool = False
-    max_attempts: int = 5  # of one run, by everybody, before it is parked
+    max_attempts: int = 5  # of one run, in a row, by everybody, before it is parked
     backoff_s: float = 1.0  # before the second attempt; doubled each time
     poll_s: float = 1.0  # between two looks for work
     until_idle: bool = False  # end when nothing is left to do, instead of waiting for more
@@ -72,7 +73,7 @@ class Step:
     """How one attempt at a run ended. A run that somebody else has is not an attempt."""
 
     run_id: str
-    attempt: int  # by everybody, counted from the log; 0 of a log that cannot be read
+    attempt: int  # by everybody since it last ended well, counted from the log; 0 of a log that cannot be read
     outcome: str  # the run's status; "interrupted": by a stop; "refused": this process can do nothing with it
     error: str | None = None
 
@@ -102,6 +103,7 @@ class Worker:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._not_before: dict[str, float] = {}  # on the monotonic clock
         self._unmoved: dict[str, int] = {}  # runs that wait for others -> the last seq seen
+        self._in_vain: dict[str, int] = {}  # attempts in a row that left nothing in the log
         self._stopped = asyncio.Event()
         self.report = WorkReport()
         self.watch: Callable[[Step], None] = _log  # told of every step, on the worker's loop
@@ -153,7 +155,7 @@ class Worker:
             if run_id in self._running or self._not_before.get(run_id) == NEVER:
                 continue
             if self._not_before.get(run_id, 0.0) > clock.monotonic():
-                waits = True
+                waits = waits or not self._is_set_aside(run_id)
                 continue
             if len(self._running) >= self._plan.concurrency:
                 return True
@@ -196,7 +198,7 @@ class Worker:
             return replay(events, run_id)
         except LogCorruptError as error:
             self._not_before[run_id] = NEVER
-            self._refuse(Step(run_id, 0, "refused", str(error)))
+            self._fail(Step(run_id, 0, "refused", str(error)))
             return None
 
     def _may_go_on(self, state: RunState) -> bool:
@@ -211,10 +213,14 @@ class Worker:
         """Seconds until a run that failed may be tried again, counted from its end as the log has it."""
         if state.status != "failed" or state.ended_at is None:
             return 0.0
-        backoff_s = min(
-            self._plan.backoff_s * 2.0 ** min(state.attempts - 1, 64), LONGEST_BACKOFF_S
-        )
-        return max(0.0, state.ended_at + backoff_s - clock.now())
+        return max(0.0, state.ended_at + self._backoff_s(state.attempts) - clock.now())
+
+    def _backoff_s(self, attempts: int) -> float:
+        return min(self._plan.backoff_s * 2.0 ** min(attempts - 1, 64), LONGEST_BACKOFF_S)
+
+    def _wait(self, run_id: str, seconds: float) -> None:
+        until = clock.monotonic() + seconds
+        self._not_before[run_id] = max(self._not_before.get(run_id, 0.0), until)
 
     async def _go_on(self, run_id: str, state: RunState) -> None:
         attempt = state.attempts + 1
@@ -224,28 +230,72 @@ class Worker:
                 return
             result = await self._resume(run_id)
         except LeaseError:
-            self._not_before[run_id] = clock.monotonic() + self._plan.poll_s  # somebody has it
+            self._wait(run_id, self._plan.poll_s)  # somebody has it
         except asyncio.CancelledError:
             self._tell(Step(run_id, attempt, "interrupted"))
             raise
         except ConfigError as error:  # nothing was begun, and this process cannot change that
             self._not_before[run_id] = NEVER
-            self._refuse(Step(run_id, attempt, "refused", str(error)))
+            self._fail(Step(run_id, attempt, "refused", str(error)))
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
-            self.report.failed[run_id] = told
             if isinstance(error, AgentorError):
-                self._not_before[run_id] = clock.monotonic() + self._plan.poll_s
-            self._tell(Step(run_id, attempt, "failed", told))
+                self._wait(run_id, self._plan.poll_s)
+            self._fail(Step(run_id, attempt, "failed", told))
+            self._count(run_id, attempt, await self._has_moved(run_id, state), told)
         else:
-            if result.status == UNFINISHED:
-                self._tell(Step(run_id, attempt, "interrupted"))
-                return
+            self._ended(Step(run_id, attempt, result.status, result.error), state, result)
+
+    def _ended(self, step: Step, state: RunState, result: RunResult) -> None:
+        run_id, has_moved = step.run_id, len(result.events) - result.unsaved > state.seq
+        if result.unsaved:
+            told = f"{result.status}, but {result.unsaved} of its events could not be saved"
+            self._wait(run_id, self._plan.poll_s)
+            self._fail(replace(step, outcome="failed", error=told))
+            self._count(run_id, step.attempt, has_moved, told)
+        elif result.status == UNFINISHED:
+            self._tell(replace(step, outcome="interrupted"))
+        elif result.status in TAKES and not has_moved:
+            told = f"{result.status}, and a resume found nothing to do, so another will not either"
+            self._set_aside(run_id, step.attempt, told)
+        else:
+            self._in_vain.pop(run_id, None)
             self.report.finished[run_id] = result.status
             self.report.failed.pop(run_id, None)
-            self._tell(Step(run_id, attempt, result.status, result.error))
+            self._tell(step)
 
-    def _refuse(self, step: Step) -> None:
+    # Attempts that the log does not count ------------------------------------------------------------------------
+
+    async def _has_moved(self, run_id: str, state: RunState) -> bool:
+        """Whether there is more in its log than the attempt began with."""
+        try:
+            return len(await off_loop(self._store, self._store.load, run_id)) > state.seq
+        except Exception:  # a store that fails, which is why nothing moves
+            return False
+
+    def _count(self, run_id: str, attempt: int, has_moved: bool, told: str) -> None:
+        if has_moved:
+            self._in_vain.pop(run_id, None)
+            return
+        self._in_vain[run_id] = count = self._in_vain.get(run_id, 0) + 1
+        if count < self._plan.max_attempts:
+            self._wait(run_id, self._backoff_s(count))
+            return
+        reason = f"{count} attempts in a row left nothing in its log; the last: {told}"
+        self._set_aside(run_id, attempt, reason)
+
+    def _set_aside(self, run_id: str, attempt: int, reason: str) -> None:
+        """Parking would have to be written, too: look at the run again after the longest pause, and wait for nothing."""
+        self._in_vain[run_id] = self._plan.max_attempts
+        self._wait(run_id, LONGEST_BACKOFF_S)
+        self._fail(Step(run_id, attempt, "refused", reason))
+
+    def _is_set_aside(self, run_id: str) -> bool:
+        return self._in_vain.get(run_id, 0) >= self._plan.max_attempts
+
+    # Telling -----------------------------------------------------------------------------------------------------
+
+    def _fail(self, step: Step) -> None:
         self.report.failed[step.run_id] = step.error or step.outcome
         self._tell(step)
 

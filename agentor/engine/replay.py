@@ -65,8 +65,8 @@ class RunState:
     error: str | None = None
     turn: int = 0  # generations of the segment
     segments: int = 0  # how often the run was queued, started or resumed
-    attempts: int = 0  # how often somebody began to work on it, and was not stopped in good order
-    attempting: bool = False  # the last of them was not
+    attempts: int = 0  # how often in a row, since an end in good order, it was begun with, and failed or left open
+    attempting: bool = False  # the last of them has come to no end yet
     empty_answers: int = 0  # of the segment
     mismatches: int = 0  # of the segment
     usage: Usage = field(default_factory=Usage)
@@ -111,12 +111,15 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.MESSAGE:
             return changed(state, seq=seq, said=True)
         case ev.RUN_END:
+            status = event.status or "failed"
             return changed(
                 state,
                 seq=seq,
-                status=event.status or "failed",
+                status=status,
                 text=event.text,
                 error=event.error,
+                attempts=state.attempts if status == "failed" else 0,
+                attempting=False,
                 ended_at=event.ended_at,
             )
         case ev.FORK:
@@ -243,7 +246,8 @@ def _fork(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch
     if batch is not None and batch.origin is None:
         batch = changed(batch, origin=event.forked_from)
-    return changed(state, seq=seq, forked_from=event.forked_from, batch=batch)
+    branch = changed(state, attempts=0, attempting=False)  # those were at the parent
+    return changed(branch, seq=seq, forked_from=event.forked_from, batch=batch)
 
 
 def _approval(state: RunState, event: Event, seq: int) -> RunState:

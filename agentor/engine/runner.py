@@ -317,15 +317,20 @@ class Runner:
         for task in self._running:
             task.cancel()
 
-    async def stop(self, status: str, error: str, by: str | None = None) -> None:
-        """Close the segment from outside. The work must have ended; what it had begun stays as it is recorded."""
-        if self.state.status is not None:
+    async def stop(
+        self, status: str, error: str, by: str | None = None, opening: Sequence[Event] = ()
+    ) -> None:
+        """Close the segment from outside, or one that `opening` would have opened. The work must have ended; what it had
+        begun stays as it is recorded."""
+        staged = Staged(self.state, opening)
+        if staged.state.status is not None:
             if self._recorder.unsaved:  # how that write ended, nobody has heard yet
                 await self._recorder.save(())
             return
         end = Finish(status, error=error)
-        events = stopped(self.state, end, by, self._started_at, clock.now())
-        await self._record(Staged(self.state, events))
+        for event in stopped(staged.state, end, by, self._started_at, clock.now()):
+            staged.add(event)
+        await self._record(staged)
 
     async def let_go(self) -> None:
         """Record that we were stopped in good order, if we had begun. The work must have ended."""

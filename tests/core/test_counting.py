@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import typing
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import given
 
 from agentor.engine.batch import NO_FAILURES
-from agentor.engine.events import Event, Usage
+from agentor.engine.events import Event, RunStatus, Usage
 from agentor.engine.replay import CUT_REASONS, Spending, replay, verify, with_messages
 from tests.core.logs import raw_call
 from tests.core.wide_logs import wide_logs
@@ -47,9 +49,10 @@ def test_every_event_is_one_seq_whether_it_means_something_or_not() -> None:
     start = Event("run_start", messages=[{"role": "user", "content": "u"}])
     log = [start, *closed, start, asked, *opened, Event("run_end")]
     assert [replay(log[:length]).seq for length in range(len(log) + 1)] == [*range(len(log) + 1)]
-    stopped = [replay(log[:length]) for length in (1, 4, 5, 6, 11, len(log))]
-    attempts = [(state.attempts, state.attempting) for state in stopped]
-    assert attempts == [(1, True), (1, True), (0, False), (0, False), (1, True), (1, True)]
+    folded = [replay(log[:length]) for length in (1, 4, 5, 6, 11, 15, 16, len(log))]
+    attempts = [(state.attempts, state.attempting) for state in folded]
+    begun, none = (1, True), (0, False)
+    assert attempts == [begun, begun, none, none, begun, begun, none, none]
 
 
 @given(wide_logs())
@@ -69,13 +72,31 @@ def test_starts_are_counted_and_the_last_that_names_something_names_it(log: list
 
 
 @given(wide_logs())
-def test_an_attempt_is_a_start_that_nobody_stopped_in_good_order(log: list[Event]) -> None:
-    marks = [event for event in log if event.type in ("run_start", "stop")]
+def test_attempts_are_the_starts_that_failed_or_died_since_an_end_in_good_order(
+    log: list[Event],
+) -> None:
+    good = [i for i, event in enumerate(log, start=1) if is_good_order(event)]
+    since = log[good[-1] if good else 0 :]
+    marks = [event for event in since if event.type in ("run_start", "stop", "run_end")]
     begun = [event.type == "run_start" and not event.queued for event in marks]
-    stopped = [event.type == "stop" for event in marks[1:]] + [False]
+    stopped = [event.type == "stop" for event in [*marks[1:], Event("message")]][: len(marks)]
     attempts = [b and not s for b, s in zip(begun, stopped, strict=True)]
     assert replay(log).attempts == sum(attempts)
-    assert replay(log).attempting == begun[-1]
+    assert replay(log).attempting == (begun[-1:] == [True])
+
+
+def is_good_order(event: Event) -> bool:
+    is_end = event.type == "run_end" and event.status not in (None, "failed")
+    return is_end or event.type == "fork"
+
+
+@pytest.mark.parametrize("status", typing.get_args(RunStatus))
+def test_of_all_ends_only_a_failure_counts_against_a_run(status: str) -> None:
+    start = Event("run_start", messages=[{"role": "user", "content": "u"}])
+    failed = [start, Event("run_end", status="failed")] * 3
+    state = replay([*failed, start, Event("run_end", status=status)])
+    assert (state.attempts, state.attempting) == (4 if status == "failed" else 0, False)
+    assert replay([*failed, start, Event("run_end", status=status), start]).attempting
 
 
 @given(wide_logs())

@@ -1,4 +1,4 @@
-"""What counts as an attempt at a run: a start that came to an end of its own, or to none; not one that was stopped."""
+"""What counts as an attempt at a run: a start that failed or came to no end, since the last that ended in good order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentor import Agentor, MemoryStore, StoreError
+from agentor import Agentor, MemoryStore, StoreError, function_tool
 from agentor.engine.events import Event
 from agentor.engine.outbox import Nobody
 from agentor.engine.replay import replay, verify
 from agentor.engine.runner import AgentSpec, Runner
-from agentor.testing import ScriptedModel
+from agentor.testing import ScriptedModel, calls, says
+from agentor.worker import WorkReport
 from tests.engine.agents import ANSWER, agent, types
 from tests.engine.test_held_runs import Press, leave_by_stopping_the_worker
 
@@ -107,25 +108,75 @@ async def test_whoever_has_begun_nothing_takes_no_attempt_of_others_back() -> No
     assert replay(store.load("r")).attempts == 1
 
 
-@given(st.lists(st.sampled_from(["run_start", "queued", "stop", "message", "run_end"])))
-def test_attempts_are_the_starts_that_no_stop_followed(kinds: list[str]) -> None:
-    log = [
-        Event("run_start", messages=[{"role": "user", "content": "go"}], queued=True)
-        if kind == "queued"
-        else Event(kind, messages=[{"role": "user", "content": "go"}])
-        if kind == "run_start"
-        else Event(kind)
-        for kind in kinds
-    ]
+KINDS = {
+    "run_start": Event("run_start", messages=[{"role": "user", "content": "go"}]),
+    "queued": Event("run_start", messages=[{"role": "user", "content": "go"}], queued=True),
+    "failed": Event("run_end", status="failed"),
+    "paused": Event("run_end", status="paused"),
+    "parked": Event("run_end", status="parked"),
+    **{kind: Event(kind) for kind in ("stop", "message", "fork")},
+}
+
+
+@given(st.lists(st.sampled_from(sorted(KINDS))))
+def test_attempts_are_the_starts_that_no_stop_and_no_good_end_followed(kinds: list[str]) -> None:
     expected, begun = 0, False
     for kind in kinds:
         if kind == "run_start":
             expected, begun = expected + 1, True
-        elif kind == "stop" and begun:
-            expected, begun = expected - 1, False
-        elif kind == "queued":
+        elif kind == "stop":
+            expected, begun = expected - begun, False
+        elif kind in ("paused", "parked", "fork"):
+            expected, begun = 0, False
+        elif kind != "message":
             begun = False
-    assert replay(log).attempts == expected
+    state = replay([KINDS[kind] for kind in kinds])
+    assert (state.attempts, state.attempting) == (expected, begun)
+
+
+async def test_attempts_since_a_pause_are_counted_and_those_before_it_are_not() -> None:
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    store = MemoryStore()
+    model = ScriptedModel.by_turn([calls(("pay", {})), says("done")])
+    mine = Agentor("A", model=model, tools=[pay], store=store)
+    await mine.aenqueue("go", run_id="r")
+    died = Event("run_start", agent="A", kept=1)
+    for _ in range(2):
+        store.append("r", died)
+    assert (await mine.awork(until_idle=True, max_attempts=3)).finished == {"r": "paused"}
+    assert replay(store.load("r")).attempts == 0
+    await mine.aapprove("r", "call_1")
+    for number in range(1, 4):
+        store.append("r", died.with_(settling=["call_1"]))
+        assert replay(store.load("r")).attempts == number
+    report = await mine.awork(until_idle=True, max_attempts=3)
+    assert "Gave up after 3 attempts" in report.parked["r"]
+
+
+async def test_whoever_resumes_a_parked_run_by_hand_gives_it_all_its_attempts_back() -> None:
+    store, model = MemoryStore(), ScriptedModel(lambda messages: ConnectionError("reset"))
+    mine = agent(store, model)
+    await mine.aenqueue("go", run_id="r")
+    how: dict[str, Any] = {"until_idle": True, "max_attempts": 3, "backoff_s": 0, "poll_s": 0.001}
+    assert (await mine.awork(**how)).parked
+    assert len(model.requests) == 3
+    assert (await mine.awork(**how)).to_dict() == WorkReport().to_dict()
+    with pytest.raises(ConnectionError):
+        await mine.aresume("r")
+    assert "Gave up after 3 attempts" in (await mine.awork(**how)).parked["r"]
+    assert len(model.requests) == 6
+
+
+async def test_what_failed_at_a_parent_does_not_count_against_its_fork(store: Any) -> None:
+    mine = agent(store, ScriptedModel(lambda messages: ConnectionError("reset")))
+    for run in (mine.arun("go", run_id="r"), mine.aresume("r"), mine.afork("r", fork_id="f")):
+        with pytest.raises(ConnectionError):
+            await run
+    assert [replay(store.load(run_id)).attempts for run_id in "rf"] == [2, 1]
 
 
 def test_a_stop_changes_nothing_that_a_resume_would_do(store: Any) -> None:

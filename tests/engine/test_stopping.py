@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import typing
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -20,9 +21,10 @@ from agentor import (
 )
 from agentor.engine import clock
 from agentor.engine.budget import Budget
-from agentor.engine.events import Event, Usage
+from agentor.engine.events import Event, RunStatus, Usage
 from agentor.engine.replay import verify
 from agentor.engine.store.protocol import Lease, Signals
+from agentor.stopping import Stop, end_run
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ANSWER, ThreeMethods, Tools, agent, types
 from tests.engine.leases import Later, force_takeover
@@ -280,3 +282,90 @@ async def test_a_deadline_breaks_off_what_is_under_way_and_holds_across_resumes(
     ).final_output
     with pytest.raises(ConfigError, match="deadline_s"):
         Agentor("A", deadline_s=-1)
+
+
+LATE = Later(3600)
+
+
+async def test_a_question_asked_of_a_fork_after_the_deadline_is_in_its_log_and_waits(
+    store: Any,
+) -> None:
+    await agent(store).arun("go", run_id="r")
+    parent, idle = store.load("r"), ScriptedModel([])
+    with clock.installed(LATE):
+        late = await agent(store, idle, deadline_s=60).afork("r", "And now?", fork_id="f")
+    assert (late.status, late.final_output) == ("deadline", None)
+    assert types(store.load("f"))[len(parent) :] == ["fork", "run_start", "run_end"]
+    assert store.load("f")[-2].messages == [{"role": "user", "content": "And now?"}]
+    assert (idle.requests, store.load("r")) == ([], parent)
+    assert verify(store.load("f")) == []
+    model = ScriptedModel(["Later."])
+    assert (await agent(store, model).aresume("f")).final_output == "Later."
+    assert model.requests[0].messages[-1] == {"role": "user", "content": "And now?"}
+
+
+@pytest.mark.parametrize("status", sorted({*typing.get_args(RunStatus)} - {"completed"}))
+async def test_a_resume_after_the_deadline_says_so_in_the_log_whatever_the_run_had_ended_as(
+    store: Any, status: str
+) -> None:
+    for event in [*agent().run("go").events[:4], Event("run_end", status=status)]:
+        store.append("r", event)
+    idle = ScriptedModel([])
+    with clock.installed(LATE):
+        assert (await agent(store, idle, deadline_s=60).aresume("r")).status == "deadline"
+    assert types(store.load("r"))[5:] == ["run_start", "run_end"]
+    assert idle.requests == []
+    assert (await agent(store).aresume("r")).final_output == ANSWER
+
+
+async def test_a_decision_that_comes_after_the_deadline_is_kept_for_who_has_more_time(
+    store: Any,
+) -> None:
+    paid: list[str] = []
+
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        """Pay."""
+        paid.append("3")
+        return "paid"
+
+    def payer(**settings: Any) -> Agentor:
+        model = ScriptedModel.by_turn([calls(("pay", {})), says("done")])
+        return Agentor("A", model=model, tools=[pay], store=store, **settings)
+
+    await payer().arun("go", run_id="r")
+    waits = store.load("r")
+    late = payer(deadline_s=60)
+    with clock.installed(LATE):
+        assert (await late.aresume("r")).status == "paused"  # only a person can go on with it
+        assert store.load("r") == waits
+        await late.aapprove("r", "call_1")
+        assert (await late.awork(until_idle=True)).finished == {"r": "deadline"}
+        assert (await late.awork(until_idle=True)).finished == {}
+    assert types(store.load("r"))[len(waits) :] == ["approval", "run_start", "run_end"]
+    assert paid == []
+    assert (await payer().aresume("r")).final_output == "done"
+    assert paid == ["3"]
+
+
+async def test_a_run_that_has_completed_is_not_late(store: Any) -> None:
+    await agent(store).arun("go", run_id="r")
+    log = store.load("r")
+    with clock.installed(LATE):
+        late = agent(store, ScriptedModel([]), deadline_s=60)
+        assert (await late.aresume("r")).final_output == ANSWER
+        assert (await late.afork("r")).final_output == ANSWER
+    assert store.load("r") == log
+
+
+@pytest.mark.parametrize("status", [None, *typing.get_args(RunStatus)])
+async def test_a_run_is_given_up_only_if_it_failed_or_died_and_nobody_did_better_meanwhile(
+    store: Any, status: str | None
+) -> None:
+    ends = [Event("run_end", status=status)] if status else []
+    for event in [*agent().run("go").events[:2], *ends]:
+        store.append("r", event)
+    before = types(store.load("r"))
+    assert await end_run(store, "r", Stop("parked", "no use")) == (status in (None, "failed"))
+    ended = types(store.load("r"))[len(before) :]
+    assert ended == (["run_end"] if status in (None, "failed") else [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from agentor import (
     MemoryStore,
     RunExistsError,
     RunResult,
+    StoreError,
     function_tool,
 )
 from agentor.engine import clock
-from agentor.engine.events import Event
+from agentor.engine.clock import SystemClock
+from agentor.engine.events import Event, Usage
 from agentor.testing import ScriptedModel, calls, says
-from agentor.worker import Worker, WorkPlan
+from agentor.worker import Step, Worker, WorkPlan, WorkReport
 from tests.engine.agents import ANSWER, ThreeMethods, Tools, agent, types
 from tests.engine.leases import Later
 
@@ -74,15 +77,18 @@ async def test_a_run_that_ends_unfinished_while_the_worker_looks_on_is_taken_aga
 
     class SlowToLoad(MemoryStore):
         blocking = True
+        runs = None  # type: ignore[assignment]  # so that a worker loads all of them
+        is_slow = False
 
         def load(self, run_id: str) -> list[Event]:
-            if run_id == "another_agents":
+            if self.is_slow and run_id == "another_agents":
                 has_ended.wait(10)
             return super().load(run_id)
 
     store, attempts = SlowToLoad(), 0
     await agent(store).aenqueue("go", run_id="held")
     await Agentor("B", model=ScriptedModel([]), store=store).aenqueue("go", "another_agents")
+    store.is_slow = True
 
     async def resume(run_id: str) -> RunResult:
         nonlocal attempts
@@ -179,6 +185,27 @@ def test_a_worker_goes_on_with_a_paused_run_once_somebody_has_decided(store: Any
     assert mine.work(until_idle=True).finished == {"r": "completed"}
 
 
+def test_a_run_that_a_person_decides_on_eight_times_is_never_parked(store: Any) -> None:
+    paid: list[int] = []
+
+    @function_tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    script = [calls(("pay", {"amount": amount})) for amount in range(8)]
+    model = ScriptedModel.by_turn([*script, says("done")])
+    mine = Agentor("A", model=model, tools=[pay], store=store)
+    mine.enqueue("go", run_id="r")
+    for _ in range(8):
+        assert mine.work(until_idle=True, max_attempts=2).finished == {"r": "paused"}
+        [call] = mine.result("r").pending
+        mine.approve("r", call.call_id)
+    assert mine.work(until_idle=True, max_attempts=2).finished == {"r": "completed"}
+    assert paid == list(range(8))
+
+
 async def test_a_stopped_worker_ends_what_it_has_where_it_is_recorded(store: Any) -> None:
     entered = asyncio.Event()
 
@@ -210,3 +237,124 @@ async def test_time_in_the_queue_does_not_count_against_the_deadline() -> None:
     with clock.installed(Later(3600)):
         report = await mine.awork(until_idle=True, poll_s=0.001)
     assert report.finished == {"r": "completed"}
+
+
+async def test_a_run_whose_deadline_is_over_is_ended_by_a_worker_once_and_for_all(
+    store: Any,
+) -> None:
+    broken = agent(store, ScriptedModel(lambda messages: ConnectionError("reset")))
+    with pytest.raises(ConnectionError):
+        await broken.arun("go", run_id="r")
+    idle = ScriptedModel([])
+    late = agent(store, idle, deadline_s=60)
+    with clock.installed(Later(3600)):
+        how: dict[str, Any] = {"until_idle": True, "poll_s": 0.001}
+        assert (await late.awork(**how)).finished == {"r": "deadline"}
+        assert (await late.awork(**how)).to_dict() == WorkReport().to_dict()
+    assert types(store.load("r")) == ["run_start", "run_end"] * 2
+    assert idle.requests == []
+
+
+class Jumping(SystemClock):
+    """Nobody waits: whoever sleeps wakes at once, and it is later."""
+
+    def __init__(self) -> None:
+        self.slept_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.slept_s
+
+    def monotonic(self) -> float:
+        return self.slept_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        await asyncio.sleep(0)
+
+
+async def worked_in_vain(
+    resume: Callable[[str], Awaitable[RunResult]], **how: Any
+) -> tuple[list[tuple[float, Step]], WorkReport]:
+    """What a worker tells, and when, of a run that `resume` does not move."""
+
+    async def never(run_id: str, reason: str) -> None:
+        raise AssertionError(run_id)
+
+    store, told = MemoryStore(), list[tuple[float, Step]]()
+    mine = agent(store)
+    await mine.aenqueue("go", run_id="r")
+    worker = Worker(store, mine.name, WorkPlan(poll_s=0.25, **how), resume, never)
+    with clock.installed(Jumping()) as jumping:
+
+        def watch(step: Step) -> None:
+            told.append((jumping.monotonic(), step))
+            if len(told) == 20:
+                worker.stop()
+
+        worker.watch = watch
+        report = await worker.work()
+    assert types(store.load("r")) == ["run_start"]
+    return told, report
+
+
+@pytest.mark.parametrize("error", [RuntimeError("gone"), StoreError("the disk is full")])
+async def test_attempts_that_leave_nothing_in_the_log_have_pauses_and_an_end(
+    error: Exception,
+) -> None:
+    async def resume(run_id: str) -> RunResult:
+        raise error
+
+    told, report = await worked_in_vain(resume, until_idle=True, max_attempts=4)
+    assert [step.outcome for _, step in told] == ["failed"] * 4 + ["refused"]
+    assert [at_s for at_s, _ in told] == [0, 1, 3, 7, 7]
+    assert "4 attempts in a row left nothing in its log; the last: " in report.failed["r"]
+    assert str(error) in report.failed["r"]
+
+
+async def test_a_worker_that_goes_on_looks_again_at_what_it_has_refused_after_the_longest_pause() -> (
+    None
+):
+    async def resume(run_id: str) -> RunResult:
+        raise StoreError("the disk is full")
+
+    told, _ = await worked_in_vain(resume, max_attempts=3)
+    refused = [at_s for at_s, step in told if step.outcome == "refused"]
+    assert refused == [3, 303, 603, 903, 1203, 1503, 1803, 2103, 2403]
+
+
+async def test_a_resume_that_finds_nothing_to_do_is_refused_at_once() -> None:
+    async def resume(run_id: str) -> RunResult:
+        start = Event("run_start", queued=True)
+        return RunResult(None, "failed", run_id, [start], Usage(), [])
+
+    told, report = await worked_in_vain(resume, until_idle=True)
+    assert [step.outcome for _, step in told] == ["refused"]
+    assert "found nothing to do" in report.failed["r"]
+    assert report.finished == {}
+
+
+async def test_a_run_whose_end_could_not_be_saved_is_not_told_as_finished() -> None:
+    class Full(MemoryStore):
+        is_full = False
+
+        def append_many(self, run_id: str, events: Any, lease: Any = None) -> None:
+            if self.is_full:
+                raise StoreError("the disk is full")
+            super().append_many(run_id, events, lease)
+
+    store = Full()
+    store.append("r", agent().run("go").events[0])
+    store.is_full = True
+    worker = agent(store).worker(until_idle=True, max_attempts=3, backoff_s=0.01, poll_s=0.01)
+    told: list[Step] = []
+
+    def watch(step: Step) -> None:
+        told.append(step)
+        store.is_full = len(told) < 2
+
+    worker.watch = watch
+    report = await worker.work()
+    assert [step.outcome for step in told] == ["failed", "failed", "completed"]
+    assert told[0].error == "completed, but 12 of its events could not be saved"
+    assert (report.finished, report.failed) == ({"r": "completed"}, {})
+    assert store.load("r")[-1].status == "completed"

@@ -36,7 +36,8 @@ async def decide_call(
         call = find_pending(state, run_id, call_id, log)
         if decision.status == SETTLED:
             _check_in_doubt(call, run_id)
-        said = decision.with_(args_digest=strict_json.digest(call.args), started_at=clock.now())
+        given_for = call.args if decision.args is None else decision.args
+        said = decision.with_(args_digest=strict_json.digest(given_for), started_at=clock.now())
         events = [said] if result is None else [said, result.with_(turn=state.turn or None)]
         numbered = [
             event.with_(call_id=call_id, name=call.name, seq=seq)
@@ -80,9 +81,9 @@ def pending_of(state: RunState) -> list[PendingCall]:
         PendingCall(
             call.call_id,
             call.name,
-            dict(call.args),
+            batch.args_of(call),
             batch.approvals[call.position].reason,
-            in_doubt=call.position in batch.started,
+            in_doubt=batch.may_have_started(call),
         )
         for call in batch.waiting
     ]

@@ -18,6 +18,7 @@ from agentor.engine import clock
 from agentor.engine import events as ev
 from agentor.engine.asking import name_of
 from agentor.engine.batch import Batch
+from agentor.engine.calling import Calling
 from agentor.engine.decide import resumption, snap
 from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.lease import Keeper
@@ -38,9 +39,9 @@ from agentor.errors import (
 )
 from agentor.inputs import check_approvals, read_count
 from agentor.output import OutputType
-from agentor.plan import Plan, plan_of
+from agentor.plan import Limits, Plan, plan_of
 from agentor.recorded import Recorded, recorded, reread, stored
-from agentor.stopping import Stop, Stopper, cancel_run, end_run
+from agentor.stopping import OVERDUE, Stop, Stopper, cancel_run, end_run
 from agentor.tracing import Traced
 
 logger = logging.getLogger("agentor")
@@ -119,6 +120,8 @@ class Launch:
         state, events = await self._load(check_run_id(run_id))
         if messages or not state.is_complete:
             self._check_change(run_id, state, events)  # before anything is copied
+            if at is None:
+                self._reopening(state, messages)
         if at is not None:
             at = _snapped(run_id, events, at)
         copy = await off_loop(self.store, self._copy, run_id, fork_id, at)
@@ -142,7 +145,24 @@ class Launch:
         reopen = resumption(state, self.spec.max_turns, settles)
         changed = [] if state.is_complete else self._changes(state, events)
         refused = [REFUSED] if changed and self.on_change == "refuse" else []
-        return plan_of(run_id, state, reopen, settles, self.spec.tools, changed, refused)
+        if reopen is not None and self.spec.budget is not None:
+            refused += self.spec.budget.problems(state)
+        plan = Plan(run_id, state.status, changes=tuple(changed), problems=tuple(refused))
+        return plan_of(plan, state, reopen, settles, self._calling(run_id), self._limits(state))
+
+    def _calling(self, run_id: str) -> Calling:
+        """The tools as a resume would have them, to be asked what they would do."""
+        spec = self.spec
+        return Calling(
+            *(spec.tools, run_id, True, spec.context, spec.max_tool_failures, spec.tool_timeout_s),
+            check=lambda: None,
+            transaction_limit_s=spec.transaction_limit_s,
+        )
+
+    def _limits(self, state: RunState) -> Limits:
+        ends_at, budget = self._ends_at(state), self.spec.budget
+        is_overdue = ends_at is not None and clock.now() >= ends_at
+        return Limits(OVERDUE.error if is_overdue else None, budget.reached if budget else None)
 
     async def cancel(self, run_id: str, by: str | None) -> bool:
         """End a run wherever it is worked on. False if it had ended already."""
@@ -202,6 +222,8 @@ class Launch:
         reopen = resumption(state, self.spec.max_turns, settles)
         if reopen is None and not messages:
             return []
+        if self.spec.budget is not None:
+            self.spec.budget.check_spent(state)
         kept, added = len(state.transcript), list(messages)
         if self.instructions and not state.transcript.has_system:
             if not settles:
@@ -288,7 +310,7 @@ class Launch:
 
     async def _finish(self, runner: Runner, keeper: Keeper, opening: Sequence[Event]) -> RunResult:
         try:
-            ends_at = self._ends_at(runner, opening)
+            ends_at = self._ends_at(runner.state, opening)
             stopper = Stopper(self.store, runner.run_id, ends_at)
             await drive(runner, keeper, stopper, opening)
         except SequenceConflictError as error:
@@ -303,11 +325,11 @@ class Launch:
                 await self.audience.export()
         return self._result(runner)
 
-    def _ends_at(self, runner: Runner, opening: Sequence[Event]) -> float | None:
+    def _ends_at(self, state: RunState, opening: Sequence[Event] = ()) -> float | None:
         """The deadline counts from the run's first start, across resumes and forks."""
         if self.spec.deadline_s is None:
             return None
-        started_at = runner.state.started_at
+        started_at = state.started_at
         if started_at is None:
             started_at = opening[0].started_at if opening else None
         return (clock.now() if started_at is None else started_at) + self.spec.deadline_s

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from agentor.definition import Change
 from agentor.engine import events as ev
 from agentor.engine.batch import Batch
+from agentor.engine.calling import Calling, Fate
 from agentor.engine.decide import AskModel, Finish, Reopen, decide, resumption
-from agentor.engine.effects import may_not_repeat, stricter
+from agentor.engine.effects import must_not_start
 from agentor.engine.events import Event
-from agentor.engine.replay import RunState
+from agentor.engine.replay import RunState, evolve
 from agentor.engine.request import Call
-from agentor.engine.run_context import RunContext
-from agentor.engine.tools import Tool
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,8 @@ class Plan:
     `settled` have results that are kept; `in_doubt` were started and must not be started again blindly: their tool's
     `reconcile` is asked, else the model is told, or a person; `to_run` will be started, some of them again; `rewound` are
     given up, so that the model decides again; `waiting` need a person first. `ask_model`: the model will be asked, and
-    paid. `problems` would stop the resume before anything runs.
+    paid; `ends`: why not, when the run has spent its budget or its time is up. `problems` would stop the resume before
+    anything runs or is written.
     """
 
     run_id: str
@@ -37,6 +37,7 @@ class Plan:
     waiting: tuple[str, ...] = ()
     ask_model: bool = False
     writes_end: bool = False  # only the end of the run is missing
+    ends: str | None = None  # the run, without the model being asked, and why
     changes: tuple[Change, ...] = ()  # in the agent since
     problems: tuple[str, ...] = ()
 
@@ -57,6 +58,8 @@ class Plan:
                 lines.append(f"  {meaning} {', '.join(calls)}")
         if self.ask_model:
             lines.append("  ask the model")
+        if self.ends:
+            lines.append(f"  ask nobody and end: {self.ends}")
         if self.writes_end:
             lines.append("  write the end; ask nobody")
         if len(lines) == 1:
@@ -68,114 +71,107 @@ class Plan:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What ends a resume although there is something left to ask."""
+
+    overdue: str | None = None  # why it ends before anything
+    reached: Callable[[RunState], str | None] | None = None  # why nothing more may be spent
+
+
 def plan_of(
-    run_id: str,
+    plan: Plan,
     state: RunState,
     reopen: Reopen | None,
     settles: bool,
-    tools: Mapping[str, Tool],
-    changes: Sequence[Change],
-    refused: Sequence[str] = (),
+    calling: Calling,
+    limits: Limits,
 ) -> Plan:
-    """The plan of a resume that would open a segment as `reopen` says. `refused`: problems that are known already."""
-    plan = Plan(run_id, state.status, changes=tuple(changes), problems=tuple(refused))
-    return _planned(plan, state, reopen, settles, _declared_by(tools))
+    """What a resume adds to a plan that knows problems and changes, if it would open a segment as `reopen` says."""
+    batch = state.batch if settles else None
+    gone = [] if batch is None else calling.gone(batch)
+    told = [
+        f"call {c.call_id} needs the tool {c.name!r}, which this agent does not have" for c in gone
+    ]
+    plan = _with(plan, problems=(*plan.problems, *told))
+    if limits.overdue is not None and (reopen is not None or state.status is None):
+        return _with(plan, ends=limits.overdue, rewound=reopen.rewound if reopen else ())
+    if plan.problems:  # nothing runs, so nothing is spent
+        limits = Limits()
+    if batch is None:
+        return _asking(plan, state, reopen, limits)
+    known = [call for call in batch.missing if call not in gone]
+    fates = {call.call_id: calling.fate(state, batch, call) for call in known}
+    parks = any(fates[call.call_id] == "find out" and calling.parks(call) for call in known)
+    return _settling(plan, state, fates, parks, limits)
 
 
 def plan_from_log(run_id: str, state: RunState, events: Sequence[Event]) -> Plan:
     """The plan as far as the log alone can tell, for those who have no agent: a tool is what its calls say of it."""
-    settles = state.batch is not None and state.batch.settles({})
+    batch = state.batch
+    settles = batch is not None and batch.settles({})
     reopen = resumption(state, NO_LIMIT, settles)
-    return _planned(Plan(run_id, state.status), state, reopen, settles, _recorded_in(events))
+    plan = Plan(run_id, state.status)
+    if batch is None or not settles:
+        return _asking(plan, state, reopen, Limits())
+    asked = {event.call_id for event in events if event.type == ev.APPROVAL}
+    fates = {call.call_id: _fate_in_log(batch, call, asked) for call in batch.missing}
+    return _settling(plan, state, fates, False, Limits())
 
 
 NO_LIMIT: Final = 2**31  # a resume starts a fresh turn budget, so no limit stands in its way
 
 
-@dataclass(frozen=True)
-class _Known:
-    """What is known of the tool of one call."""
-
-    effect: str | None
-    asks: Callable[[], bool]  # a person, before it starts
-    parks: bool = False  # the run, when it is in doubt
-
-
-_Look: TypeAlias = Callable[[Batch, Call], _Known | None]  # None: there is no such tool
-
-
-def _declared_by(tools: Mapping[str, Tool]) -> _Look:
-    def look(batch: Batch, call: Call) -> _Known | None:
-        tool, args = tools.get(call.name), dict(call.args)
-        if tool is None:
-            return None
-        return _Known(
-            tool.effect,
-            lambda: tool.asks_approval(RunContext(call_id=call.call_id, args=args), args),
-            parks=tool.on_doubt == "park" and tool.reconcile is None,
-        )
-
-    return look
+def _asking(plan: Plan, state: RunState, reopen: Reopen | None, limits: Limits) -> Plan:
+    """Without a batch to settle: what follows is decided as the loop decides it, with the segment opened."""
+    if reopen is not None:
+        state = evolve(state, Event(ev.RUN_START, kept=reopen.kept))
+        plan = _with(plan, rewound=reopen.rewound)
+    match decide(state, NO_LIMIT, limits.reached):
+        case AskModel():
+            return _with(plan, ask_model=True)
+        case Finish("completed"):
+            return _with(plan, writes_end=True)
+        case Finish() as end:
+            return _with(plan, ends=end.error)
+    return plan
 
 
-def _recorded_in(events: Sequence[Event]) -> _Look:
-    asked = {event.call_id for event in events if event.type == ev.APPROVAL}
-    return lambda batch, call: _Known(
-        batch.effects.get(call.position), lambda: call.call_id in asked
-    )
-
-
-def _planned(
-    plan: Plan, state: RunState, reopen: Reopen | None, settles: bool, look: _Look
+def _settling(
+    plan: Plan, state: RunState, fates: Mapping[str, Fate], parks: bool, limits: Limits
 ) -> Plan:
-    if state.batch is not None and settles:
-        return _settling(plan, state.batch, look)
-    if reopen is None:
-        pending = isinstance(decide(state, 1), Finish) and state.status is None
-        return _with(plan, writes_end=pending)
-    return _with(plan, rewound=reopen.rewound, ask_model=_asks(state))
+    batch = state.batch
+    assert batch is not None
 
+    def calls(*becoming: Fate) -> tuple[str, ...]:
+        return tuple(call_id for call_id, fate in fates.items() if fate in becoming)
 
-def _asks(state: RunState) -> bool:
-    return state.transcript.last_answer is None or isinstance(decide(state, 1), AskModel)
-
-
-def _settling(plan: Plan, batch: Batch, look: _Look) -> Plan:
-    known = {call.call_id: look(batch, call) for call in batch.missing}
-    fate = {call.call_id: _fate(batch, call, known[call.call_id]) for call in batch.missing}
-
-    def calls(what: str) -> tuple[str, ...]:
-        return tuple(call_id for call_id, becomes in fate.items() if becomes == what)
-
-    parks = any(tool.parks for call_id in calls("in doubt") if (tool := known[call_id]))
-    gone = tuple(
-        f"call {c.call_id} needs the tool {c.name!r}, which this agent does not have"
-        for c in batch.missing
-        if fate[c.call_id] == "gone"
-    )
+    waiting = calls("ask", "wait")
+    goes_on = not (waiting or parks)
+    ends = limits.reached(state) if goes_on and limits.reached else None
     return _with(
         plan,
         settled=tuple(c.call_id for c in batch.calls if c.position in batch.answers),
-        in_doubt=calls("in doubt"),
-        to_run=calls("run"),
-        waiting=calls("wait"),
-        ask_model=not (calls("wait") or parks),
-        problems=(*plan.problems, *gone),
+        in_doubt=calls("find out"),
+        to_run=calls("claim", "start"),
+        waiting=waiting,
+        ask_model=goes_on and ends is None,
+        ends=ends,
     )
 
 
-def _fate(batch: Batch, call: Call, tool: _Known | None) -> str:
-    """What becomes of a call without a result when its batch is settled."""
-    approval = batch.approval_of(call)
-    if tool is None:
-        return "refused" if approval == "rejected" else "gone"
-    if approval is not None:
-        return {"asked": "wait", "approved": "run"}.get(approval, "refused")
-    started, before = call.position in batch.started, batch.effects.get(call.position)
-    if started and may_not_repeat(before, tool.effect):
-        return "in doubt"
-    safe = started and stricter(before, tool.effect) not in (None, "read")
-    return "run" if safe or not tool.asks() else "wait"
+def _fate_in_log(batch: Batch, call: Call, asked: Container[str | None]) -> Fate:
+    match batch.approval_of(call):
+        case "asked":
+            return "wait"
+        case "approved":
+            return "claim"
+        case "rejected":
+            return "rejected"
+    effect = batch.effects.get(call.position)
+    if must_not_start(batch, call, effect):
+        return "find out"
+    return "ask" if effect is None and call.call_id in asked else "claim"
 
 
 def _with(plan: Plan, **changes: Any) -> Plan:

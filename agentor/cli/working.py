@@ -165,7 +165,8 @@ def rehearse(target: str, store_path: str | None, as_json: bool) -> None:
     """Tell of each unfinished, failed or paused run of this agent what a resume with today's code would do.
 
     Nothing is called and nothing is written. Exit code 1 if the resume of any run would be refused, since a tool that
-    it needs is gone or the agent is built with on_change="refuse" and has changed: a gate before a deploy.
+    it needs is gone, the agent is built with on_change="refuse" and has changed, or its budget meets a model without a
+    price: a gate before a deploy.
     """
     with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
         plans = list(_plans(agent))
@@ -228,6 +229,7 @@ def _short(plan: Plan) -> str:
     )
     parts = [f"{verb} {_count(len(calls), noun)}" for calls, verb, noun in counts if calls]
     parts += ["ask the model"] * plan.ask_model + ["write the end"] * plan.writes_end
+    parts += ["end, out of budget or time"] * (plan.ends is not None)
     return ", ".join(parts) or "do nothing"
 
 

@@ -27,6 +27,8 @@ DECLARED: Final = frozenset({"idempotent", "transactional", "once"})
 
 SETTLED: Final = "settled"  # the status of a decision that a call in doubt did happen
 
+CONSENT_STAYS: Final = "it was approved in the run that this one was forked from, which may start it: consent counts for one start"
+
 
 @dataclass(frozen=True, slots=True)
 class Approval:
@@ -35,7 +37,7 @@ class Approval:
     status: str  # asked, approved, rejected
     by: str | None = None
     reason: str | None = None
-    args: dict[str, Any] | None = None  # the arguments as the person changed them
+    args: dict[str, Any] | None = None  # the arguments, if this decision changed them
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,9 @@ class Batch:
     answers: Mapping[int, str] = field(default_factory=dict)  # position -> what the model is told
     effects: Mapping[int, str] = field(default_factory=dict)  # position -> declared at its start
     approvals: Mapping[int, Approval] = field(default_factory=dict)  # position -> not used up
-    edited: Mapping[int, dict[str, Any]] = field(default_factory=dict)  # arguments a person changed
+    edited: Mapping[int, dict[str, Any]] = field(
+        default_factory=dict
+    )  # as a person changed them last
     approving: bool = False  # consent to one of its calls was ever asked
     then: tuple[Message, ...] = ()  # what follows in the conversation once the batch has joined it
     origin: str | None = None  # the run it was opened in, if that is not the run it stands in
@@ -74,8 +78,16 @@ class Batch:
 
     @property
     def in_doubt(self) -> tuple[Call, ...]:
-        """Calls that were started and have no result: they may have happened."""
-        return tuple(call for call in self.missing if call.position in self.started)
+        """Calls without a result that may have happened."""
+        return tuple(call for call in self.missing if self.may_have_started(call))
+
+    def may_have_started(self, call: Call) -> bool:
+        """Whether somebody began the call: here, as the log says, or perhaps the run that this one was forked from."""
+        return call.position in self.started or self.origin is not None
+
+    def args_of(self, call: Call) -> dict[str, Any]:
+        """The arguments that a start gives to the tool: the only ones to show, to judge, to hash and to record."""
+        return dict(self.edited.get(call.position, call.args))
 
     def approval_of(self, call: Call) -> str | None:
         approval = self.approvals.get(call.position)
@@ -84,12 +96,18 @@ class Batch:
     def settles(self, declared: Mapping[str, str | None]) -> bool:
         """Whether a resume goes on with the batch instead of giving it up.
 
-        It does if a call was started whose tool declares an effect, in the log or today (`declared`, by tool), or if a
-        person's consent is part of it.
+        It does if a call may have been started whose tool declares an effect, in the log or today (`declared`, by tool),
+        or if a person's consent is part of it.
         """
         effects = [self.effects.get(call.position) for call in self.calls]
-        effects += [declared.get(c.name) for c in self.calls if c.position in self.started]
+        effects += [declared.get(call.name) for call in self.calls if self.may_have_started(call)]
         return self.approving or not DECLARED.isdisjoint(effects)
+
+    def forked(self, origin: str | None) -> Batch:
+        """As a fork inherits it: consent that is not used up stays behind, so the fork asks for its own."""
+        own = Approval("asked", reason=CONSENT_STAYS)
+        approvals = {p: own if a.status == "approved" else a for p, a in self.approvals.items()}
+        return changed(self, origin=self.origin or origin, approvals=approvals)
 
     @cached_property
     def _by_id(self) -> Mapping[str, Call]:

@@ -39,6 +39,19 @@ class Budget:
         if self.money is not None:
             self._cost(model, Spending(1), None)
 
+    def check_spent(self, state: RunState) -> None:
+        """`ConfigError` if money is counted and what a run has spent cannot be: better now than half-way."""
+        if self.money is not None:
+            self.spent(state)
+
+    def problems(self, state: RunState) -> list[str]:
+        """What `check_spent` would raise, in words."""
+        try:
+            self.check_spent(state)
+        except ConfigError as error:
+            return [str(error)]
+        return []
+
     def price(self, model: str, input_tokens: int, output_tokens: int) -> float:
         """What a call of that size costs. `ConfigError` if the model has no price."""
         usage = Usage(input_tokens, output_tokens, input_tokens + output_tokens)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, assert_never
 
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
@@ -33,7 +33,7 @@ from agentor.engine.effects import (
     Unknown,
     Verdict,
     find_out,
-    may_not_repeat,
+    must_not_start,
     stricter,
 )
 from agentor.engine.events import Event
@@ -51,14 +51,25 @@ NOT_KNOWN: Final = (
     "Error: the outcome of this call is not known. It was started, and the process died before a result was "
     "recorded: it may or may not have taken effect. It was not started again."
 )
+NOT_KNOWN_HERE: Final = (
+    "Error: the outcome of this call is not known. The run that this one was forked from may start it, or has: it may or "
+    "may not take effect. It was not started here."
+)
 MAY_HAVE_HAPPENED: Final = "it was started before and may have taken effect"
+MAY_HAPPEN_ELSEWHERE: Final = (
+    "the run that this one was forked from may start it, or has: it may have taken effect"
+)
+
+# What becomes of a call without an answer: it is started, after its claim is written or because that is in the log; what
+# became of it is found out; a person is asked, or has been; it is answered without being started.
+Fate: TypeAlias = Literal["claim", "start", "find out", "ask", "wait", "refuse", "rejected"]
 
 
 @dataclass(frozen=True, slots=True)
 class Parked:
     """A call in doubt that nobody but a person can decide upon."""
 
-    reason: str = MAY_HAVE_HAPPENED
+    reason: str
 
 
 class Calling:
@@ -103,52 +114,81 @@ class Calling:
         """For each call the event that has to be in the log before it runs, or instead of its running."""
         refused = []
         for call in calls:
-            if batch.approval_of(call) == "rejected":
-                staged.add(self._rejected(staged.state, batch, call))
-            elif batch.approval_of(call) == "approved" and not self._is_withdrawn(staged, call):
-                staged.add(self._claim(staged.state, batch, call))
-            elif call.position in batch.started and batch.approval_of(call) is None:
-                if self.is_in_doubt(batch, call) and self._must_ask_again(batch, call):
-                    staged.add(self._question(call, MAY_HAVE_HAPPENED))
-            elif self._refusal(staged.state, batch, call):
-                staged.add(self._claim(staged.state, batch, call))
-                refused.append(call)
-            elif self._asks(batch, call):
-                staged.add(self._question(call, None))
-            else:
-                staged.add(self._claim(staged.state, batch, call))
-        for (
-            call
-        ) in refused:  # after all claims, in the order asked: failures of this very batch count
+            match self.fate(staged.state, batch, call):
+                case "rejected":
+                    staged.add(self._rejected(staged.state, batch, call))
+                case "ask":
+                    reason = _why_in_doubt(batch, call) if self.is_in_doubt(batch, call) else None
+                    staged.add(self._question(batch, call, reason))
+                case "claim":
+                    staged.add(self._claim(staged.state, batch, call))
+                case "refuse":
+                    staged.add(self._claim(staged.state, batch, call))
+                    refused.append(call)
+                case "start" | "find out" | "wait":
+                    pass
+                case other:
+                    assert_never(other)
+        self._add_refusals(staged, batch, refused)
+
+    def _add_refusals(self, staged: Staged, batch: Batch, refused: Sequence[Call]) -> None:
+        """After all claims, in the order asked: failures of this very batch count."""
+        for call in refused:
             if refusal := self._refusal(staged.state, batch, call):
                 error, reason = refusal
                 staged.add(self.result(staged.state, call, f"Error: {reason}", error))
 
-    def _is_withdrawn(self, staged: Staged, call: Call) -> bool:
-        return call.name in staged.state.withdrawn(self._max_failures)
+    def fate(self, state: RunState, batch: Batch, call: Call) -> Fate:
+        """What becomes of a call that has no answer, as things stand. What a plan says is this, too."""
+        approval = batch.approval_of(call)
+        if approval == "rejected":
+            return "rejected"
+        if approval == "asked":
+            return "wait"
+        if approval == "approved" and call.name not in state.withdrawn(self._max_failures):
+            return "claim"
+        claimed = call.position in batch.started and approval is None
+        if not claimed and self._refusal(state, batch, call):
+            return "refuse"
+        if self._must_ask_again(batch, call) if claimed else self._asks(batch, call):
+            return "ask"
+        if self._may_not_start(batch, call):
+            return "find out"
+        return "start" if claimed else "claim"
+
+    def gone(self, batch: Batch) -> list[Call]:
+        """The calls that cannot be answered, since this agent does not have their tools."""
+        return [
+            call
+            for call in batch.missing
+            if call.name not in self._tools and batch.approval_of(call) != "rejected"
+        ]
+
+    def parks(self, call: Call) -> bool:
+        """Whether nobody but a person can say what became of a call in doubt."""
+        tool = self._tools[call.name]
+        return tool.on_doubt == "park" and tool.reconcile is None
 
     def _claim(self, state: RunState, batch: Batch, call: Call) -> Event:
         self._claimed.add((batch.seq, call.position))
         tool = self._tools.get(call.name)
-        approval = batch.approvals.get(call.position)
-        args = approval.args if approval and approval.args is not None else dict(call.args)
         return Event(
             ev.TOOL_CALL,
             name=call.name,
             call_id=call.call_id,
-            args=args,
+            args=batch.args_of(call),
             turn=state.turn,
             effect=tool.effect if tool and tool.effect != "read" else None,
         )
 
-    def _question(self, call: Call, reason: str | None) -> Event:
+    def _question(self, batch: Batch, call: Call, reason: str | None) -> Event:
         return Event(
             ev.APPROVAL,
             status="asked",
             name=call.name,
             call_id=call.call_id,
             reason=reason,
-            args_digest=strict_json.digest(dict(call.args)),
+            args_digest=strict_json.digest(batch.args_of(call)),
             started_at=clock.now(),
         )
 
@@ -156,10 +196,12 @@ class Calling:
         tool = self._tools[call.name]
         if tool.needs_approval is False:
             return False
-        return tool.asks_approval(self._context_of(batch, call), dict(call.args))
+        return tool.asks_approval(self._context_of(batch, call), batch.args_of(call))
 
     def _must_ask_again(self, batch: Batch, call: Call) -> bool:
         """A call in doubt whose consent is used up, and of which nothing says that a second start is safe."""
+        if not self.is_in_doubt(batch, call):
+            return False
         effect = stricter(batch.effects.get(call.position), self._tools[call.name].effect)
         return effect in (None, "read") and self._asks(batch, call)
 
@@ -190,9 +232,9 @@ class Calling:
         return tool.effect in DECLARED or tool.needs_approval is not False
 
     def is_in_doubt(self, batch: Batch, call: Call) -> bool:
-        """Whether somebody else started the call, and nobody recorded what came of it."""
+        """Whether somebody else may have started the call, and nobody recorded what came of it."""
         is_ours = (batch.seq, call.position) in self._claimed
-        return call.position in batch.started and not is_ours
+        return batch.may_have_started(call) and not is_ours
 
     def is_transactional(self, batch: Batch, call: Call) -> bool:
         """Whether the call is to be run in a transaction."""
@@ -205,8 +247,8 @@ class Calling:
         return self._transaction_limit_s if own_s is None else own_s
 
     def _may_not_start(self, batch: Batch, call: Call) -> bool:
-        before, today = batch.effects.get(call.position), self._tools[call.name].effect
-        return self.is_in_doubt(batch, call) and may_not_repeat(before, today)
+        today = self._tools[call.name].effect
+        return self.is_in_doubt(batch, call) and must_not_start(batch, call, today)
 
     # Running ------------------------------------------------------------------------------------------------------
 
@@ -217,17 +259,17 @@ class Calling:
             started_at = clock.now()
             verdict = await self._verdict(tool, context)
             if isinstance(verdict, DidNotHappen) and batch.origin is not None:
-                verdict = (
-                    Unknown()
-                )  # not so far: the run that this one was forked from may yet start it
+                # Not so far: the run that this one was forked from may yet start it.
+                verdict = Unknown()
             match verdict:
                 case Happened(result):
                     text = result_text(result, tool.max_result_chars)
                     return ToolOutcome(text, None, started_at, clock.now())
                 case Unknown() if tool.on_doubt == "park":
-                    return Parked()
+                    return Parked(_why_in_doubt(batch, call))
                 case Unknown():
-                    return ToolOutcome(NOT_KNOWN, IN_DOUBT, started_at, clock.now())
+                    told = NOT_KNOWN if call.position in batch.started else NOT_KNOWN_HERE
+                    return ToolOutcome(told, IN_DOUBT, started_at, clock.now())
         return await self._start(batch, call, context, self._timeout_s)
 
     def still_running(self, batch: Batch) -> list[tuple[Call, threading.Thread]]:
@@ -290,14 +332,16 @@ class Calling:
             run_id=self._run_id if self._is_recorded else None,
             call_id=call.call_id,
             idempotency_key=f"{batch.origin or self._run_id}:{batch.seq}:{call.position}",
-            args=dict(batch.edited.get(call.position, call.args)),
+            args=batch.args_of(call),
         )
 
     # What came of it ----------------------------------------------------------------------------------------------
 
     def add_outcome(self, staged: Staged, call: Call, outcome: ToolOutcome | Parked) -> None:
         if isinstance(outcome, Parked):
-            staged.add(self._question(call, outcome.reason))
+            batch = staged.state.batch
+            assert batch is not None  # it stays open while this call has no answer
+            staged.add(self._question(batch, call, outcome.reason))
             return
         result = self.result(staged.state, call, outcome.text, outcome.error)
         staged.add(result.with_(started_at=outcome.started_at, ended_at=outcome.ended_at))
@@ -319,3 +363,7 @@ class Calling:
             error=None if error is None else SECRETS.hide(error),
             turn=state.turn,
         )
+
+
+def _why_in_doubt(batch: Batch, call: Call) -> str:
+    return MAY_HAVE_HAPPENED if call.position in batch.started else MAY_HAPPEN_ELSEWHERE

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from agentor.engine.batch import Batch
+from agentor.engine.request import Call
 from agentor.engine.run_context import RunContext
 from agentor.errors import ConfigError
 
@@ -42,6 +44,17 @@ def may_not_repeat(before: str | None, today: str | None) -> bool:
     if before == "transactional":
         return False
     return today == "transactional" or stricter(before, today) == "once"
+
+
+def must_not_start(batch: Batch, call: Call, today: str | None) -> bool:
+    """Whether a call that may have happened must not simply be started. `today`: what its tool declares now.
+
+    One that a fork has inherited unclaimed may be started by the run it was forked from at any moment. What goes for it is
+    today's declaration alone; a transactional one is each branch's own.
+    """
+    if call.position in batch.started:
+        return may_not_repeat(batch.effects.get(call.position), today)
+    return batch.may_have_started(call) and today == "once"
 
 
 @dataclass(frozen=True, slots=True)

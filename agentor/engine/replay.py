@@ -243,9 +243,7 @@ def _first_start(state: RunState, event: Event) -> float | None:
 
 
 def _fork(state: RunState, event: Event, seq: int) -> RunState:
-    batch = state.batch
-    if batch is not None and batch.origin is None:
-        batch = changed(batch, origin=event.forked_from)
+    batch = state.batch.forked(event.forked_from) if state.batch is not None else None
     branch = changed(state, attempts=0, attempting=False)  # those were at the parent
     return changed(branch, seq=seq, forked_from=event.forked_from, batch=batch)
 
@@ -264,7 +262,10 @@ def _approval(state: RunState, event: Event, seq: int) -> RunState:
         return changed(state, seq=seq)
     approval = Approval(event.status or "asked", event.by, event.reason, event.args)
     approvals = {**batch.approvals, call.position: approval}
-    return changed(state, seq=seq, batch=changed(batch, approvals=approvals, approving=True))
+    batch = changed(batch, approvals=approvals, approving=True)
+    if event.args is not None:
+        batch = changed(batch, edited={**batch.edited, call.position: event.args})
+    return changed(state, seq=seq, batch=batch)
 
 
 def _generation(state: RunState, event: Event, seq: int) -> RunState:
@@ -339,9 +340,6 @@ def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
         started=batch.started | {call.position},
         approvals={p: a for p, a in batch.approvals.items() if p != call.position},  # used up
     )
-    approval = batch.approvals.get(call.position)
-    if approval is not None and approval.args is not None:
-        started = changed(started, edited={**batch.edited, call.position: approval.args})
     if event.effect is not None:
         started = changed(started, effects={**batch.effects, call.position: event.effect})
     return changed(state, seq=seq, batch=started)

@@ -347,3 +347,21 @@ def test_a_run_that_ends_before_its_cancel_gets_the_lease_keeps_its_end(place: P
         store.acquire = acquire_late  # type: ignore[method-assign]
         assert wait_for(lambda: cancel_run(store, "r", None)) == "over"
         assert store.load("r")[-1].status == "completed"
+
+
+def test_a_call_that_waits_again_is_shown_with_the_arguments_that_a_person_gave_it(
+    program: Program, paused: str
+) -> None:
+    """It was approved with others, started, and its process died."""
+    changed = {"order": "A-17", "amount": 5}
+    words = ("approve", "r", "call_1", "--args", '{"order": "A-17", "amount": 5}')
+    assert program(*words, "--store", paused).exit_code == 0
+    with desk(paused) as agent:
+        assert agent.store is not None
+        agent.store.append("r", Event("tool_call", name="refund", call_id="call_1", args=changed))
+        agent.store.append("r", Event("approval", status="asked", name="refund", call_id="call_1"))
+        agent.store.append("r", Event("run_end", status="paused"))
+    first, _ = read_json(program("pending", "--store", paused, "--json"))
+    assert (first["args"], first["in_doubt"]) == (changed, True)
+    told = program("approve", "r", "call_1", "--by", "bob", "--store", paused)
+    assert told.stdout == 'approved by bob: refund(order="A-17", amount=5)\n'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from agentor.engine.batch import DECLARED, Approval, Batch
+from agentor.engine.batch import CONSENT_STAYS, DECLARED, Approval, Batch
 from agentor.engine.decide import AskModel, CallTools, Finish, decide
 from agentor.engine.events import Event
 from agentor.engine.replay import RunState, evolve, replay
@@ -70,6 +70,25 @@ def test_consent_is_used_up_by_the_start_it_was_given_for() -> None:
     assert (again.approvals, again.edited) == ({}, {0: {"sum": 6}})
     unused = batch_after(consent("approved"), consent("asked", "b"), started("a"))
     assert (unused.approvals, unused.edited) == ({1: Approval("asked")}, {})
+
+
+def test_the_arguments_of_a_call_are_those_a_person_gave_last_also_when_it_is_asked_about_again() -> (
+    None
+):
+    written = Event("generation", calls=[raw_call("a", "pay", '{"sum": 9}')])
+
+    def args_after(*events: Event) -> dict[str, Any]:
+        batch = replay([ASKED[0], written, *events]).batch
+        assert batch is not None
+        return batch.args_of(batch.calls[0])
+
+    edit = consent("approved", args={"sum": 5})
+    assert args_after(consent("asked"), consent("approved")) == {"sum": 9}
+    assert args_after(consent("asked"), edit) == {"sum": 5}
+    again = [edit, started("a"), consent("asked")]
+    assert args_after(*again) == args_after(*again, consent("approved")) == {"sum": 5}
+    assert args_after(*again, Event("fork", forked_from="p")) == {"sum": 5}
+    assert args_after(*again, consent("approved", args={})) == {}
 
 
 def test_only_an_answer_of_its_own_closes_a_call() -> None:
@@ -160,6 +179,7 @@ def test_a_batch_remembers_the_run_it_was_opened_in_through_forks_of_forks() -> 
     assert batch_after().origin is None
     forks = [Event("fork", forked_from=run_id) for run_id in ("parent", "child")]
     assert batch_after(*forks).origin == "parent"
+    assert [*map(ids, (batch_after().in_doubt, batch_after(*forks).in_doubt))] == [[], ["a", "b"]]
     state = replay([*ASKED, *forks])
     assert state.forked_from == "child"
     assert replay([ASKED[0], *forks]).batch is None
@@ -178,3 +198,23 @@ def test_a_reply_that_was_cut_off_says_so_to_its_batch() -> None:
         "error",
     ]
     assert [cut(r) for r in ("stop", "tool_calls")] == [None, None]
+
+
+def test_consent_that_is_not_used_up_stays_with_the_run_it_was_given_in() -> None:
+    decided = [consent("approved", by="Ada", args={"sum": 5}), consent("rejected", "b", by="Bob")]
+    fork = Event("fork", forked_from="parent")
+    batch = batch_after(*decided, fork)
+    assert batch.approvals == {
+        0: Approval("asked", reason=CONSENT_STAYS),
+        1: Approval("rejected", by="Bob"),
+    }
+    assert ids(batch.waiting) == ["a"]
+    own = batch_after(*decided, fork, consent("approved"))
+    assert own.approval_of(own.calls[0]) == "approved"
+    assert batch_after(*decided, fork, consent("approved"), fork).waiting == own.calls[:1]
+
+
+@pytest.mark.parametrize("effect", [None, "read", *sorted(DECLARED)])
+def test_a_batch_that_the_parent_may_yet_start_settles_in_a_fork(effect: str | None) -> None:
+    fork = Event("fork", forked_from="parent")
+    assert batch_after(fork).settles({"pay": effect}) == (effect in DECLARED)

@@ -169,7 +169,7 @@ def test_a_crash_at_any_point_neither_runs_without_consent_nor_loses_it(paused: 
         assert verify(paused.load(run_id)) == []
 
 
-def test_a_fork_keeps_what_waits_and_what_was_decided(paused: Any) -> None:
+def test_a_fork_keeps_what_waits_and_decides_for_itself(paused: Any) -> None:
     desk = Desk(paused)
     fork = desk.agent.fork("r", fork_id="f")
     assert (fork.status, fork.pending[0].call_id) == ("paused", "call_1")

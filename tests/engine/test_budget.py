@@ -64,6 +64,15 @@ def test_a_model_without_a_price_is_named_before_it_is_asked() -> None:
         budget.reached(run_of([("unpriced", Usage(1, 1, 2))]))
 
 
+def test_what_cannot_be_counted_is_told_in_words_unless_only_tokens_count() -> None:
+    state = run_of([("m", Usage(1, 1, 2)), ("unpriced", Usage(1, 1, 2))])
+    with pytest.raises(ConfigError) as error:
+        Budget(money=1, prices=PRICES).check_spent(state)
+    assert Budget(money=1, prices=PRICES).problems(state) == [str(error.value)]
+    assert Budget(tokens=1).problems(state) == []
+    assert Budget(money=1, prices=PRICES | {"unpriced": (1, 1)}).problems(state) == []
+
+
 @pytest.mark.parametrize("amount", [0, -1, True, float("nan")])
 @pytest.mark.parametrize("name", ["tokens", "money"])
 def test_a_limit_is_more_than_nothing(name: str, amount: Any) -> None:

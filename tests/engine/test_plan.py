@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentor import Agentor, ConfigError, MemoryStore, ModelSettings, RunContext, function_tool
+from agentor import (
+    Agentor,
+    Budget,
+    ConfigError,
+    MemoryStore,
+    ModelSettings,
+    RunContext,
+    function_tool,
+)
+from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import agent, types
@@ -110,6 +119,122 @@ def test_a_plan_names_the_tool_that_is_gone() -> None:
     assert ["call_1 needs the tool 'one'" in plan.problems[0], len(plan.problems)] == [True, 2]
     with pytest.raises(ConfigError, match="'one'"):
         bare.resume("r")
+
+
+def half_done(store: Any) -> None:
+    """A run that has all the results of its first turn."""
+    for event in agent().run("go").events[:4]:
+        store.append("r", event)
+
+
+def test_a_plan_says_that_the_budget_is_spent_and_the_model_will_not_be_asked(store: Any) -> None:
+    half_done(store)
+    plan = agent(store, budget=1).plan("r")
+    assert (plan.ask_model, plan.writes_end) == (False, False)
+    assert str(plan.ends).startswith("Reached the budget of 1 tokens")
+    assert f"  ask nobody and end: {plan.ends}" in str(plan)
+    result = agent(store, budget=1).resume("r")
+    assert (result.status, result.error) == ("budget", plan.ends)
+
+
+def test_a_plan_says_that_the_time_is_up_and_nothing_will_run(store: Any) -> None:
+    acting = Acting(store, ["idempotent", "idempotent"], [False, False])
+    log = acting.agent.run("go", run_id="whole").events[:4]
+    for event in (log[0].with_(started_at=clock.now() - 3600), *log[1:]):
+        store.append("r", event)
+    acting.agent._spec = replace(acting.agent._spec, deadline_s=60.0)
+    plan = acting.agent.plan("r")
+    assert (plan.to_run, plan.ask_model, plan.ends) == (
+        (),
+        False,
+        "Reached the deadline of the run.",
+    )
+    acting.ran.clear()
+    assert acting.agent.resume("r").status == "deadline"
+    assert not acting.ran
+
+
+def test_a_run_whose_spending_cannot_be_counted_is_refused_before_anything_is_written(
+    store: Any,
+) -> None:
+    half_done(store)
+    before = store.load("r")
+    budget = Budget(money=1.0, prices={"newer": (1.0, 1.0)})
+    pricing = agent(store, ScriptedModel([], model="newer"), budget=budget, on_change="adopt")
+    plan = pricing.plan("r")
+    (problem,) = plan.problems
+    assert "no price for the model 'scripted'" in problem
+    assert plan.ends is None
+    for attempt in (lambda: pricing.resume("r"), lambda: pricing.fork("r", "And?", fork_id="f")):
+        with pytest.raises(ConfigError, match="no price for the model 'scripted'"):
+            attempt()
+    assert store.load("r") == before
+    assert store.list_runs() == ["r"]
+
+
+def test_a_run_of_a_model_without_a_price_that_has_nothing_left_to_ask_is_ended(store: Any) -> None:
+    whole = agent().run("go").events
+    for event in whole[:-1]:
+        store.append("r", event)
+    budget = Budget(money=1.0, prices={"newer": (1.0, 1.0)})
+    pricing = agent(store, ScriptedModel([], model="newer"), budget=budget, on_change="adopt")
+    assert (pricing.plan("r").problems, pricing.plan("r").writes_end) == ((), True)
+    assert pricing.resume("r").status == "completed"
+
+
+def test_a_plan_asks_the_predicate_what_the_resume_asks_it(store: Any) -> None:
+    seen = []
+
+    def asks(ctx: RunContext, args: dict[str, Any]) -> bool:
+        seen.append((ctx.context, ctx.run_id, ctx.call_id, ctx.idempotency_key, ctx.args))
+        return ctx.context != "trusted"
+
+    @function_tool(effect="idempotent", needs_approval=asks)
+    def pay(n: int) -> str:
+        """Pay."""
+        return "paid"
+
+    def cashier(store: Any) -> Agentor:
+        script = [calls(("pay", {"n": 1}), ("pay", {"n": 2})), says("done")]
+        model = ScriptedModel.by_turn(script)
+        return Agentor("A", model=model, tools=[pay], store=store, context="trusted")
+
+    for event in cashier(MemoryStore()).run("go").events[:3]:  # the second call is not claimed
+        store.append("r", event)
+    seen.clear()
+    plan = cashier(store).plan("r")
+    assert (plan.waiting, plan.to_run) == ((), ("call_1", "call_2"))
+    planned = list(seen)
+    seen.clear()
+    assert cashier(store).resume("r").status == "completed"
+    assert seen == planned
+    assert planned == [("trusted", "r", "call_2", "r:2:1", {"n": 2})]
+
+
+def test_a_plan_knows_of_calls_that_will_be_answered_and_not_run(store: Any) -> None:
+    acting = Acting(store, ["idempotent", None], [True, False])
+    log = [
+        *acting.agent.run("go", run_id="whole").events[:2],
+        *(Event("tool_result", name="one", call_id=f"old{n}", error="E: no") for n in range(2)),
+        Event("tool_call", name="two", call_id="call_2", effect="idempotent"),
+    ]
+    for event in log:
+        store.append("r", event.with_(seq=None))
+    plan = acting.agent.plan("r")  # the first tool has used up its failures
+    assert (plan.waiting, plan.to_run, plan.ask_model) == ((), ("call_2",), True)
+    acting.ran.clear()
+    assert acting.agent.resume("r").status == "completed"
+    assert acting.ran == {"call_2": 1}
+
+
+def test_a_plan_of_a_run_that_failed_after_its_answer_is_to_write_the_end(store: Any) -> None:
+    whole = agent().run("go").events
+    for event in whole[:10]:
+        store.append("r", event)
+    store.append("r", Event("run_end", status="failed", error="E: disk"))
+    assert agent(store).plan("r").writes_end
+    model = ScriptedModel([])
+    assert agent(store, model).resume("r").status == "completed"
 
 
 def changed_agent(store: Any, **settings_: Any) -> Agentor:

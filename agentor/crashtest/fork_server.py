@@ -9,6 +9,7 @@ there is nobody left who could give orders, it ends, and its process with it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import select
@@ -120,11 +121,15 @@ def _redirect(order: Order) -> None:
 
 
 # Loaded by most agents under test, or by agentor itself in their first moments.
-_SOON_NEEDED: Final = ("agentor.testing.scripted", "agentor.blocking", "agentor.engine.models")
+_SOON_NEEDED: Final = (
+    *("agentor.testing.scripted", "agentor.blocking", "agentor.engine.models"),
+    *("importlib.metadata", "email.message", "pydantic.dataclasses"),  # by the first tool
+)
 
 
 def main() -> None:
     for module in _SOON_NEEDED:
         importlib.import_module(module)
+    gc.freeze()  # what is loaded stays; a child that looked through it would copy all of it
     orphans.adopt_orphans()
     _Server().serve()

@@ -32,7 +32,7 @@ class RunContext(Generic[T]):
     run_id: str | None = None
     call_id: str | None = None
     idempotency_key: str | None = None  # the same each time one call is tried again
-    args: dict[str, Any] | None = None  # of the call, as the model wrote them or a person changed them
+    args: dict[str, Any] | None = None  # of the call, as written or changed
     db: Db = NO_DB  # of a transactional tool: its own tables in the store's file
     outbox: ToolOutbox = (
         NO_OUTBOX  # of a transactional tool: what is to be delivered once it is committed

@@ -18,7 +18,8 @@ STEPS_TO_SETTLE: Final = (
 )
 STEPS_TO_END: Final = 2_000  # within which a resumed run must have ended
 STEPS_TO_WORK_OFF: Final = 10_000  # within which a worker must have nothing left to do
-RESUMES_TO_END: Final = 4  # of a run, when nothing fails any more
+# Of a run, when nothing fails any more: it may wait for a person in each of its turns, six at most, and needs a few more.
+RESUMES_TO_END: Final = 10
 DELIVERIES_TO_END: Final = 8  # rounds within which every letter must have been delivered
 LETTER_WAIT_S: Final = (
     100.0  # between them: a claim of somebody dead, or a wait after failures, is over then

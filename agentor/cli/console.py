@@ -93,13 +93,18 @@ def _row(cells: dict[str, Text], widths: dict[str, int]) -> Text:
 
 def moment(seconds: float | None) -> str:
     """A time as the user's clock on the wall shows it."""
-    if seconds is None:
-        return ""
-    return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+    return "" if seconds is None else _formatted(seconds, "%Y-%m-%d %H:%M:%S")
 
 
 def time_of_day(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC).astimezone():%H:%M:%S}"
+    return _formatted(seconds, "%H:%M:%S")
+
+
+def _formatted(seconds: float, form: str) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC).astimezone():{form}}"
+    except (ValueError, OverflowError, OSError):  # what a damaged or foreign log calls a time
+        return "?"
 
 
 def status_text(status: str) -> Text:

@@ -12,7 +12,7 @@ from agentor.engine.events import Event, Usage
 from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Holder, NamesHolder, Store
 from agentor.engine.store.summary import UNFINISHED, own_times
-from agentor.errors import LogCorruptError
+from agentor.errors import ConfigError, LogCorruptError
 
 DAMAGED = "damaged"
 STATUSES = (
@@ -110,8 +110,11 @@ def attended(store: Store, row: Overview) -> Overview:
     """The row, and of an unfinished run who works on it, or that it waits in the queue."""
     if row.status != UNFINISHED:
         return row
-    worker = store.holder(row.run_id) if isinstance(store, NamesHolder) else None
-    queued = row.queued or (worker is None and row.turns == 0 and _waits(store, row.run_id))
+    try:
+        worker = store.holder(row.run_id) if isinstance(store, NamesHolder) else None
+        queued = row.queued or (worker is None and row.turns == 0 and _waits(store, row.run_id))
+    except ConfigError:  # damage: no run can have this id
+        return row
     return replace(row, worker=worker, queued=queued, started_at=None if queued else row.started_at)
 
 
@@ -126,7 +129,7 @@ def overview_of(store: Store, run_id: str) -> Overview:
     """The row of a stored run; a damaged one gets a row that says so, for the others should still be listed."""
     try:
         return overview(run_id, store.load(run_id))
-    except LogCorruptError as damage:
+    except (LogCorruptError, ConfigError) as damage:
         return Overview(run_id, DAMAGED, error=str(damage))
 
 

@@ -16,7 +16,7 @@ from agentor.engine.replay import verify as verify_log
 from agentor.engine.store import FileStore
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.engine.store.protocol import Store, check_run_id
-from agentor.errors import LogCorruptError, RunNotFoundError
+from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
 
 
 @runtime_checkable
@@ -83,6 +83,9 @@ def _of_a_run(store: Store, run_id: str) -> Iterator[Problem]:
         log = store.load(run_id)
     except LogCorruptError as damage:
         yield Problem(run_id, damage.damage)
+        return
+    except ConfigError as damage:  # no run can have this id
+        yield Problem(run_id, str(damage))
         return
     if isinstance(store, FileStore):  # lines of an old log that reading skips
         content = store.path(run_id).read_bytes()

@@ -31,6 +31,7 @@ async def committed(future: Future[_Result]) -> _Result:
             if cancelled is not None:
                 raise
             cancelled = error
+            waiting.look_again()
     if cancelled is not None:
         raise cancelled
     return future.result()
@@ -39,7 +40,7 @@ async def committed(future: Future[_Result]) -> _Result:
 class _Waiting:
     """One who waits in an event loop for what another thread does."""
 
-    __slots__ = ("_loop", "_waiter")
+    __slots__ = ("__weakref__", "_loop", "_waiter")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -60,28 +61,36 @@ class _Waiting:
             bell = _bells.setdefault(self._loop, _Bell(self._loop))
         bell.ring(self)
 
+    def look_again(self) -> None:
+        """An interrupt may have taken the event loop away from the bell's answer."""
+        if (bell := _bells.get(self._loop)) is not None:
+            bell.answer()
+
 
 class _Bell:
     """Wakes those who wait in one event loop, together."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Weakly, all of it: what waits for a loop that has ended must not keep it.
         self._loop = weakref.ref(loop)
-        self._waking: deque[_Waiting] = deque()
+        self._waking: deque[weakref.ref[_Waiting]] = deque()
         self._is_rung = False
 
     def ring(self, waiting: _Waiting) -> None:
-        # Appended before the question, as `_answer` takes the ring back before it looks: no waiter is overlooked.
-        self._waking.append(waiting)
+        # Appended before the question, as `answer` takes the ring back before it looks: no waiter is overlooked.
+        self._waking.append(weakref.ref(waiting))
         if not self._is_rung:
             self._is_rung = True
             if (loop := self._loop()) is not None:
                 with contextlib.suppress(RuntimeError):  # it has ended, and whoever waited with it
-                    loop.call_soon_threadsafe(self._answer)
+                    loop.call_soon_threadsafe(self.answer)
 
-    def _answer(self) -> None:
+    def answer(self) -> None:
         self._is_rung = False
         while self._waking:
-            self._waking.popleft().wake()
+            if (waiting := self._waking[0]()) is not None:
+                waiting.wake()
+            self._waking.popleft()  # after it is woken: to wake it twice does no harm
 
 
 _bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell] = weakref.WeakKeyDictionary()

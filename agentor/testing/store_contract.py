@@ -182,6 +182,32 @@ class StoreContract(OffersContract, DeletingContract, TailingContract):
         assert store.load("run") == [start(seq=1)]
         store.append("run", said("after", seq=2))
 
+    @pytest.mark.parametrize("levels", [900, 5000])
+    def test_what_could_never_be_loaded_again_is_refused(self, store: Store, levels: int) -> None:
+        self._needs_conflicts()
+        deep: dict[str, Any] = {}
+        for _ in range(levels):
+            deep = {"in": deep}
+        store.append("run", start())
+        with pytest.raises((ValueError, TypeError)):
+            store.append("run", Event("x", args=deep))
+        assert len(store.load("run")) == 1
+
+    def test_odd_texts_and_numbers_of_the_fields_that_lists_show_are_no_obstacle(
+        self, store: Store
+    ) -> None:
+        self._needs_conflicts()
+        store.append("run", Event("run_start", agent="\ud800", started_at=1e300))
+        store.append("run", Event("fork", forked_from="\udfff", forked_at=2**70))
+        store.append("run", Event("\ud800", text="of no known type"))
+        store.append(
+            "run", Event("run_end", status="failed", error="\ud83d", ended_at=float(2**90))
+        )
+        assert [event.type for event in store.load("run")] == [
+            *("run_start", "fork", "\ufffd", "run_end"),
+        ]
+        assert store.list_runs() == ["run"]
+
     def test_a_lone_surrogate_is_stored_as_the_replacement_character(self, store: Store) -> None:
         self._needs_conflicts()
         store.append("run", said("a\ud800b", seq=1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 from agentor import MemoryStore
 from agentor.asked import FRESH_S, is_asked
@@ -75,6 +77,37 @@ async def test_a_look_that_is_given_up_or_fails_is_nobody_elses_loss() -> None:
     await asyncio.sleep(0)
     given_up.cancel()
     assert await waiting is False
+
+
+async def test_a_question_that_was_answered_since_the_look_is_asked_no_more() -> None:
+    """A run that is resumed at once after it was cancelled must not hear of that again."""
+    store = Looked()
+    store.ask("run", "cancel")
+    assert await is_asked(store, "run", "cancel")
+    store.answered("run", "cancel")
+    assert not await is_asked(store, "run", "cancel")
+
+
+async def test_a_store_that_cannot_be_a_key_is_looked_at_for_each_run() -> None:
+    class Unhashable(Looked):
+        __hash__ = None  # type: ignore[assignment]
+
+    store = Unhashable()
+    store.ask("run1", "cancel")
+    assert await ask_all(store, 3) == [False, True, False]
+
+
+def test_a_loop_that_has_ended_is_kept_by_nobody() -> None:
+    store, loops = Looked(), []
+
+    async def look() -> None:
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await ask_all(store, 3)
+
+    for _ in range(5):
+        asyncio.run(look())
+    gc.collect()
+    assert [loop() for loop in loops] == [None] * 5
 
 
 def test_each_event_loop_looks_for_itself() -> None:

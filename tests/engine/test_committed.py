@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+import agentor.engine.committed as committing
 from agentor.engine.committed import committed
 
 
@@ -117,3 +120,38 @@ def test_an_answer_that_comes_after_the_loop_has_ended_harms_nobody() -> None:
     assert not task.done()
     task.get_coro().close()  # type: ignore[union-attr]
     task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+async def test_a_waiter_whom_an_interrupt_took_the_answer_from_is_found_by_the_next_cancellation() -> (
+    None
+):
+    future: Future[None] = Future()
+    task = asyncio.ensure_future(committed(future))
+    await asyncio.sleep(0)
+    bell = committing._Bell(asyncio.get_running_loop())
+    bell._is_rung = True  # rung, and whoever was to answer was interrupted
+    committing._bells[asyncio.get_running_loop()] = bell
+    future.set_result(None)
+    await asyncio.sleep(0)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 30)
+    assert not bell._is_rung
+
+
+def test_what_waited_for_a_loop_that_has_ended_keeps_it_no_longer() -> None:
+    future: Future[None] = Future()
+
+    async def leave() -> weakref.ref[asyncio.AbstractEventLoop]:
+        task = asyncio.ensure_future(committed(future))
+        await asyncio.sleep(0)
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(leave())
+    future.set_result(None)
+    gc.collect()
+    assert loop() is None

@@ -12,7 +12,7 @@ import pytest
 from store_disks import FaultyDisk
 
 from agentor.engine.events import Event
-from agentor.engine.store import SQLiteStore, sqlite_guard
+from agentor.engine.store import SQLiteStore, fork_run, sqlite_guard
 from agentor.engine.store import sqlite_file as opening
 from agentor.errors import LogCorruptError, SequenceConflictError, StoreError
 
@@ -320,3 +320,43 @@ def test_an_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(opening, "_OLDEST_SQLITE", (99, 0, 0))
     with pytest.raises(StoreError, match="install apsw"):
         SQLiteStore(tmp_path / "runs.db")
+
+
+def test_a_run_that_is_its_own_ancestor_sends_nobody_round_in_circles(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with SQLiteStore(path) as store:
+        store.append_many("run", [said("1"), said("2")])
+        for name in ("a", "b"):
+            fork_run(store, "run", name)
+    damage(path, "UPDATE agentor_runs SET parent = 'a' WHERE run_id = 'a'")
+    with SQLiteStore(path) as store:
+        with pytest.raises(LogCorruptError):
+            store.load("a")
+        assert len(store.load("b")) == 3
+        assert any("not older than itself" in problem for problem in store.integrity_check())
+        store.delete("a")
+        assert store.list_runs() == ["run", "b"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("DROP TABLE agentor_leases", "agentor_leases is missing"),
+        ("DROP TRIGGER agentor_events_no_gap", "agentor_events_no_gap is missing"),
+        ("DROP INDEX agentor_runs_by_status", "agentor_runs_by_status is missing"),
+        ("UPDATE agentor_events SET type = 'x' WHERE seq = 2", "the event at seq 2 is kept as x"),
+        ("UPDATE agentor_runs SET run_id = 'a b/c'", "bad run id 'a b/c'"),
+    ],
+)
+def test_what_is_missing_or_disagrees_is_found(tmp_path: Path, statement: str, told: str) -> None:
+    path = tmp_path / "runs.db"
+    with SQLiteStore(path) as store:
+        store.append_many("run", [said("1"), said("2")])
+    connection = apsw.Connection(str(path))
+    connection.execute("DROP TRIGGER agentor_events_no_update")
+    connection.execute(statement)
+    connection.close()
+    with SQLiteStore(path) as store:
+        found = store.integrity_check()
+    assert any(told in problem for problem in found)
+    assert any("agentor_events_no_update is missing" in problem for problem in found)

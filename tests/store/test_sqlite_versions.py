@@ -7,6 +7,7 @@ never changed: who changes schema.sql adds the statements to UPGRADES, which rai
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -15,7 +16,8 @@ from store_children import Child, together
 from agentor.engine.events import Event
 from agentor.engine.store import SQLiteStore, fork_run
 from agentor.engine.store import sqlite_file as opening
-from agentor.errors import StoreError
+from agentor.engine.store.sqlite_upgrades import Upgrade
+from agentor.errors import LogCorruptError, StoreError
 
 VERSION = opening.SCHEMA_VERSION
 SCHEMAS = sorted((Path(__file__).parent / "schemas").glob("version_*.sql"))
@@ -83,19 +85,66 @@ def test_no_place_in_the_order_over_all_runs_is_given_twice_after_an_upgrade(pat
     assert [(position - 1,)] == before
 
 
-def test_an_upgrade_loses_no_event_whose_run_is_damaged_and_leaves_the_file_as_it_was(
-    path: Path,
-) -> None:
+def damage(path: Path, *statements: str) -> None:
+    connection = apsw.Connection(str(path))
+    trigger: Any = connection.execute(
+        "SELECT sql FROM sqlite_schema WHERE name = 'agentor_events_no_update'"
+    ).get
+    connection.execute("DROP TRIGGER agentor_events_no_update")
+    connection.pragma("ignore_check_constraints", True)
+    for statement in statements:
+        connection.execute(statement)
+    connection.execute(trigger)
+    connection.close()
+
+
+def test_a_damaged_file_can_be_upgraded_read_and_looked_through(path: Path) -> None:
     restore(SCHEMAS[0], path)
-    ask(path, "DELETE FROM agentor_runs WHERE run_id = 'done'")
-    before = structure(path)
-    with pytest.raises(StoreError):
-        SQLiteStore(path)
-    assert structure(path) == before
+    damage(
+        path,
+        "DELETE FROM agentor_runs WHERE run_id = 'open'",
+        "UPDATE agentor_events SET body = '{' WHERE run_id = 'done' AND seq = 3",
+    )
+    with SQLiteStore(path) as store:
+        assert [event.type for event in store.load("open")] == ["run_start"]  # it has a row again
+        with pytest.raises(LogCorruptError) as caught:
+            store.load("done")
+        assert caught.value.seq == 3
+        assert any("'done'" in problem for problem in store.integrity_check())
     assert ask(path, "SELECT count(*) FROM agentor_events") == [(10,)]
 
 
-STEPS = ("CREATE TABLE agentor_two (x TEXT) STRICT", "CREATE TABLE agentor_three (x TEXT) STRICT")
+def test_what_a_program_has_of_its_own_outlives_an_upgrade(path: Path) -> None:
+    restore(SCHEMAS[0], path)
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        """
+        CREATE TABLE mine (x);
+        CREATE VIEW bodies AS SELECT seq, body FROM agentor_events;
+        CREATE TRIGGER counts AFTER INSERT ON mine BEGIN SELECT count(*) FROM agentor_events; END;
+        CREATE TRIGGER follows AFTER INSERT ON agentor_events BEGIN INSERT INTO mine VALUES (NEW.seq); END;
+        CREATE INDEX by_type ON agentor_events (type);
+        """
+    )
+    connection.close()
+    with SQLiteStore(path) as store:
+        store.append("new", Event("run_start"))
+        assert store.integrity_check() == []
+    assert ask(path, "SELECT count(*) FROM bodies") == [(11,)]
+    assert ask(path, "SELECT x FROM mine") == [(1,)]
+    ask(path, "INSERT INTO mine VALUES (2)")
+    ask(path, "ALTER TABLE mine RENAME TO ours")
+    assert ask(path, "SELECT count(*) FROM sqlite_schema WHERE name = 'by_type'") == [(1,)]
+
+
+def step(sql: str) -> Upgrade:
+    return lambda connection: connection.execute(sql) and None
+
+
+STEPS = (
+    step("CREATE TABLE agentor_two (x TEXT) STRICT"),
+    step("CREATE TABLE agentor_three (x TEXT) STRICT"),
+)
 
 
 def filled(path: Path) -> None:
@@ -125,7 +174,7 @@ def test_a_step_that_fails_leaves_the_file_as_it_was(
 ) -> None:
     filled(path)
     before = structure(path)
-    steps = (STEPS[0], "CREATE TABLE agentor_three (x) STRICT")
+    steps = (STEPS[0], step("CREATE TABLE agentor_three (x) STRICT"))
     monkeypatch.setattr(opening, "SCHEMA_VERSION", VERSION + 2)
     monkeypatch.setattr(opening, "UPGRADES", opening.UPGRADES + steps)
     with pytest.raises(StoreError):
@@ -139,8 +188,9 @@ def test_processes_that_lift_one_file_together_lift_it_once(path: Path) -> None:
     filled(path)
     code = """
         from agentor.engine.store import sqlite_file as opening
+from agentor.engine.store.sqlite_upgrades import Upgrade
         opening.SCHEMA_VERSION += 1
-        opening.UPGRADES += ("CREATE TABLE agentor_two (x TEXT) STRICT",)
+        opening.UPGRADES += (lambda db: db.execute("CREATE TABLE agentor_two (x TEXT) STRICT"),)
         ready()
         with SQLiteStore(sys.argv[1]) as store:
             store.append("run", Event("message"))

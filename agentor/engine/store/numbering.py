@@ -8,6 +8,8 @@ from agentor.engine import strict_json
 from agentor.engine.events import Event
 from agentor.errors import ConfigError, SequenceConflictError
 
+NESTING_THAT_ALL_READ = 200  # levels
+
 
 def bodies_after(run_id: str, last_seq: int, events: Sequence[Event]) -> list[str]:
     """The bodies of `events`, numbered from `last_seq + 1`.
@@ -26,8 +28,15 @@ def bodies_after(run_id: str, last_seq: int, events: Sequence[Event]) -> list[st
 def _body(event: Event, seq: int) -> str:
     body = event.to_dict()
     body["seq"] = seq
+    try:
+        text = strict_json.dumps(body)
+    except RecursionError:
+        raise ValueError("nested too deeply for JSON, or a value that contains itself") from None
     # Lone surrogates would crash SQLite's binding and the file's encoding alike.
-    return strict_json.clean_text(strict_json.dumps(body))
+    text = strict_json.clean_text(text)
+    if text.count("[") + text.count("{") > NESTING_THAT_ALL_READ:
+        strict_json.loads(text)  # or it could never be loaded again
+    return text
 
 
 def check_fork_point(run_id: str, last_seq: int, at: int | None) -> int:

@@ -213,11 +213,11 @@ def _version(connection: apsw.Connection) -> int:
 
 def _upgrade(connection: apsw.Connection, version: int) -> int:
     if version == 0:
-        connection.execute(_schema_sql())
+        connection.execute(schema_sql())
         _set_up(connection, SCHEMA_VERSION)
     else:
         for number, step in enumerate(UPGRADES[version - 1 :], version + 1):
-            connection.execute(step)
+            step(connection)
             _set_up(connection, number)
     return max(version, SCHEMA_VERSION)
 
@@ -228,7 +228,7 @@ def _set_up(connection: apsw.Connection, version: int) -> None:
     )
 
 
-def _schema_sql() -> str:
+def schema_sql() -> str:
     return importlib.resources.files("agentor").joinpath("schema.sql").read_text("utf-8")
 
 

@@ -16,6 +16,7 @@ from agentor.engine.events import FORK, GENERATION, RUN_END, RUN_START, Event
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
 from agentor.engine.store.sqlite_deleting import free_id
 from agentor.engine.store.summary import COUNT_MAX, COUNTS, UNFINISHED, summary
+from agentor.engine.strict_json import clean_text
 from agentor.errors import LogCorruptError, RunExistsError, RunNotFoundError
 
 _logger = logging.getLogger("agentor.store")
@@ -60,14 +61,15 @@ VALUES (:dst, :src, :at, :at, :status, :now, :now)
 RETURNING number
 """
 
-# Each ancestor contributes the events up to the lowest seq at which anyone below it left.
+# Each ancestor contributes the events up to the lowest seq at which anyone below it left. A parent is older than its
+# fork: only damage can say otherwise, and it must not send a reader round in circles.
 _LINEAGE = """
 WITH RECURSIVE lineage (number, parent, parent_seq, upto) AS (
     SELECT number, parent, parent_seq, last_seq FROM agentor_runs
     WHERE run_id = :run_id AND deleted_at IS NULL
     UNION ALL
     SELECT r.number, r.parent, r.parent_seq, min(l.parent_seq, l.upto)
-    FROM lineage AS l JOIN agentor_runs AS r ON r.run_id = l.parent
+    FROM lineage AS l JOIN agentor_runs AS r ON r.run_id = l.parent AND r.number < l.number
 )
 """
 
@@ -136,7 +138,8 @@ def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) ->
     number = _new_run(connection, run_id, now) if place is None else place[0]
     rows = enumerate(zip(events, bodies, strict=True), last_seq + 1)
     connection.executemany(
-        _ADD_EVENT, [(number, seq, event.type, now, body) for seq, (event, body) in rows]
+        _ADD_EVENT,
+        [(number, seq, clean_text(event.type), now, body) for seq, (event, body) in rows],
     )
     _update_run(connection, number, last_seq + len(bodies), now, summary(events))
 

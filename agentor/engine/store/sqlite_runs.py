@@ -9,8 +9,11 @@ import apsw
 
 from agentor.engine.events import Usage
 from agentor.engine.store import sqlite_log as log
+from agentor.engine.store.protocol import check_run_id
+from agentor.engine.store.sqlite_file import SCHEMA_VERSION, schema_sql
 from agentor.engine.store.summary import COUNTS, UNFINISHED, own_times, summary
-from agentor.errors import LogCorruptError, RunNotFoundError
+from agentor.engine.strict_json import clean_text
+from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
 
 _PLAIN = (
     *("run_id", "status", "agent", "model", "created_at", "updated_at", "ended_at"),
@@ -35,6 +38,7 @@ CASE WHEN forked_from IS NOT NULL THEN (
 _SINCE = """
 number >= (SELECT min(number) FROM agentor_runs WHERE created_at >= :since) AND +created_at >= :since
 """
+_SCHEMA = "SELECT name, sql FROM sqlite_schema WHERE name LIKE 'agentor~_%' ESCAPE '~'"
 _STRUCTURE = """
 SELECT format('run ''%s'': its row ends at seq %d, its events at %d', run_id, last_seq, found)
 FROM (SELECT run_id, last_seq, deleted_at, (SELECT max(seq) FROM agentor_events WHERE run = r.number) AS found
@@ -43,6 +47,12 @@ WHERE found > last_seq AND deleted_at IS NULL
 UNION ALL
 SELECT format('run ''%s'': its parent ''%s'' is missing', run_id, parent)
 FROM agentor_runs WHERE parent NOT IN (SELECT run_id FROM agentor_runs)
+UNION ALL
+SELECT format('run ''%s'': its parent ''%s'' is not older than itself', r.run_id, p.run_id)
+FROM agentor_runs AS r JOIN agentor_runs AS p ON p.run_id = r.parent WHERE p.number >= r.number
+UNION ALL
+SELECT format('run ''%s'': the event at seq %d is kept as %s and says that it is %s', run_id, seq, type, body ->> 'type')
+FROM agentor_events JOIN agentor_runs ON number = run WHERE json_valid(body) AND type IS NOT body ->> 'type'
 UNION ALL
 SELECT DISTINCT format('run number %d: has events, but no row in agentor_runs', run)
 FROM agentor_events WHERE run NOT IN (SELECT number FROM agentor_runs)
@@ -93,7 +103,7 @@ def page(
             conditions.append(f"number {sign} :{name}")
     for column, value in (("status", status), ("agent", agent)):
         if value is not None:
-            bindings[column] = value
+            bindings[column] = clean_text(value)
             conditions.append(f"{column} = :{column}")
     if since is not None:
         bindings["since"] = since
@@ -127,10 +137,27 @@ def problems(connection: apsw.Connection) -> list[str]:
     with connection:  # everything as of one moment
         told = connection.execute("PRAGMA integrity_check").fetchall()
         found = [str(line) for (line,) in told if line != "ok"]
+        found += _problems_of_schema(connection)
         found += [str(line) for (line,) in connection.execute(_STRUCTURE).fetchall()]
         for run_id in ids(connection):
             found += _problems_of_run(connection, run_id)
     return found
+
+
+def _problems_of_schema(connection: apsw.Connection) -> list[str]:
+    """What of our tables, indexes and triggers is not as a new file has it."""
+    if connection.execute("SELECT max(version) FROM agentor_schema").get != SCHEMA_VERSION:
+        return []  # of a newer agentor, which knows what it needs
+    new = apsw.Connection(":memory:")
+    new.execute(schema_sql())
+    right, there = dict(new.execute(_SCHEMA)), dict(connection.execute(_SCHEMA))
+    new.close()
+    missing = [f"{name} is missing" for name in right if name not in there]
+    return missing + [
+        f"{name} is not as agentor makes it"
+        for name, sql in right.items()
+        if there.get(name, sql) != sql
+    ]
 
 
 def rebuild(connection: apsw.Connection) -> None:
@@ -148,8 +175,8 @@ def ids(connection: apsw.Connection) -> list[str]:
 
 def _problems_of_run(connection: apsw.Connection, run_id: str) -> list[str]:
     try:
-        events = log.load(connection, run_id)
-    except LogCorruptError as error:
+        events = log.load(connection, check_run_id(run_id))
+    except (LogCorruptError, ConfigError) as error:
         return [str(error)]
     told = connection.execute(
         f"SELECT {_COLUMNS} FROM agentor_runs WHERE run_id = ?", (run_id,)

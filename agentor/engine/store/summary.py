@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from agentor.engine.events import FORK, GENERATION, MOST, RUN_END, RUN_START, Event, Usage
+from agentor.engine.strict_json import clean_text
 
 UNFINISHED = "unfinished"
 _FIELDS = tuple(Usage.__slots__)
@@ -30,7 +31,15 @@ def summary(events: Iterable[Event]) -> dict[str, Any]:
             changes |= {"status": status, "ended_at": event.ended_at, "error": event.error}
         elif event.type == FORK:
             changes |= {"forked_from": event.forked_from, "forked_at": event.forked_at}
-    return changes | {name: count for name, count in counts.items() if count}
+    told = {name: _storable(value) for name, value in changes.items()}
+    return told | {name: count for name, count in counts.items() if count}
+
+
+def _storable(value: Any) -> Any:
+    """As every store can keep it: valid Unicode, and None for a number that no column can hold."""
+    if isinstance(value, str):
+        return clean_text(value)
+    return None if isinstance(value, int | float) and abs(value) > MOST else value
 
 
 def own_times(

@@ -120,8 +120,11 @@ def test_verify_tells_of_events_that_are_not_what_they_should_be(
 def test_a_damaged_run_is_told_once_and_named_once(program: Program, place: Path) -> None:
     write("runs.db", "torn", BODIES)
     with contextlib.closing(apsw.Connection("runs.db")) as db:
+        trigger = "SELECT sql FROM sqlite_schema WHERE name = 'agentor_events_no_update'"
+        restoring = str(db.execute(trigger).get)
         db.execute("DROP TRIGGER agentor_events_no_update")
         db.execute("UPDATE agentor_events SET body = '[1]' WHERE seq = 2")
+        db.execute(restoring)
     told = program("verify").stdout
     assert told.count("torn") == told.count("damaged") == 1
     assert "run torn: damaged at seq 2: an event is an object" in told

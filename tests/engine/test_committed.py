@@ -141,10 +141,10 @@ async def test_a_waiter_whom_an_interrupt_took_the_answer_from_is_found_by_the_n
 
 
 def test_what_waited_for_a_loop_that_has_ended_keeps_it_no_longer() -> None:
-    future: Future[None] = Future()
+    futures: list[Future[None]] = [Future()]
 
     async def leave() -> weakref.ref[asyncio.AbstractEventLoop]:
-        task = asyncio.ensure_future(committed(future))
+        task = asyncio.ensure_future(committed(futures[0]))
         await asyncio.sleep(0)
         for _ in range(2):
             task.cancel()
@@ -152,6 +152,6 @@ def test_what_waited_for_a_loop_that_has_ended_keeps_it_no_longer() -> None:
         return weakref.ref(asyncio.get_running_loop())
 
     loop = asyncio.run(leave())
-    future.set_result(None)
+    futures.pop().set_result(None)
     gc.collect()
     assert loop() is None

@@ -252,8 +252,11 @@ def test_a_file_deleted_under_a_live_store_is_loud(tmp_path: Path, replace: bool
 
 def damage(path: Path, statement: str) -> None:
     connection = apsw.Connection(str(path))
+    trigger = "SELECT sql FROM sqlite_schema WHERE name = 'agentor_events_no_update'"
+    restoring = str(connection.execute(trigger).get)
     connection.execute("DROP TRIGGER agentor_events_no_update; PRAGMA ignore_check_constraints=ON")
     connection.execute(statement)
+    connection.execute(restoring)
     connection.close()
 
 

@@ -188,7 +188,6 @@ def test_processes_that_lift_one_file_together_lift_it_once(path: Path) -> None:
     filled(path)
     code = """
         from agentor.engine.store import sqlite_file as opening
-from agentor.engine.store.sqlite_upgrades import Upgrade
         opening.SCHEMA_VERSION += 1
         opening.UPGRADES += (lambda db: db.execute("CREATE TABLE agentor_two (x TEXT) STRICT"),)
         ready()

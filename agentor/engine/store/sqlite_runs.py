@@ -52,7 +52,7 @@ SELECT format('run ''%s'': its parent ''%s'' is not older than itself', r.run_id
 FROM agentor_runs AS r JOIN agentor_runs AS p ON p.run_id = r.parent WHERE p.number >= r.number
 UNION ALL
 SELECT format('run ''%s'': the event at seq %d is kept as %s and says that it is %s', run_id, seq, type, body ->> 'type')
-FROM agentor_events JOIN agentor_runs ON number = run WHERE json_valid(body) AND type IS NOT body ->> 'type'
+FROM agentor_events JOIN agentor_runs ON number = run WHERE json_valid(body) AND json_type(body) = 'object' AND type IS NOT body ->> 'type'
 UNION ALL
 SELECT DISTINCT format('run number %d: has events, but no row in agentor_runs', run)
 FROM agentor_events WHERE run NOT IN (SELECT number FROM agentor_runs)

@@ -20,7 +20,7 @@ from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.staged import Staged
 from agentor.engine.store.protocol import KnowsAskers, Signals, Store, check_run_id
-from agentor.errors import LeaseHeldError
+from agentor.errors import LeaseHeldError, RunNotFoundError
 from agentor.recorded import recorded
 
 logger = logging.getLogger("agentor")
@@ -146,10 +146,15 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
     "cancelled": its end is recorded, or its worker in this process was told. "asked": a worker elsewhere has it and
     will notice. "over": it had ended already. `LeaseHeldError` if it is worked on and the store cannot pass the word.
     """
-    state, _ = await recorded(store, check_run_id(run_id))
+    stop = Stop("cancelled", "Cancelled.", by)
+    try:
+        state, _ = await recorded(store, check_run_id(run_id))
+    except RunNotFoundError:
+        if tell(store, run_id, stop):  # it has begun, and its first event is on the way
+            return "cancelled"
+        raise
     if state.status not in ENDABLE:
         return "over"
-    stop = Stop("cancelled", "Cancelled.", by)
     if tell(store, run_id, stop):
         return "cancelled"
     try:

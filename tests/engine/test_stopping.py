@@ -369,3 +369,28 @@ async def test_a_run_is_given_up_only_if_it_failed_or_died_and_nobody_did_better
     assert await end_run(store, "r", Stop("parked", "no use")) == (status in (None, "failed"))
     ended = types(store.load("r"))[len(before) :]
     assert ended == (["run_end"] if status in (None, "failed") else [])
+
+
+async def test_a_run_that_is_not_recorded_yet_can_be_cancelled_by_its_own_process() -> None:
+    class Late(MemoryStore):
+        """The first write waits until somebody has cancelled the run."""
+
+        blocking = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.is_asked, self.may_write = threading.Event(), threading.Event()
+
+        def append_many(self, run_id: str, events: Any, lease: Any = None) -> None:
+            self.is_asked.set()
+            self.may_write.wait(60)
+            super().append_many(run_id, events, lease)
+
+    store = Late()
+    mine = agent(store)
+    task = asyncio.create_task(mine.arun("go", run_id="r"))
+    await asyncio.to_thread(store.is_asked.wait, 60)
+    assert await mine.acancel("r", by="ada")
+    store.may_write.set()
+    assert (await task).status == "cancelled"
+    assert types(store.load("r")) == ["run_start", "cancel", "run_end"]

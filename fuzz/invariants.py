@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from agentor.engine.events import APPROVAL, GENERATION, Event, Usage
+from agentor.engine.events import APPROVAL, FORK, GENERATION, Event, Usage
 from agentor.engine.replay import verify
 from fuzz.bank import ACCOUNTS, OPENING, TRANSFER
 from fuzz.evidence import ITERATIONS_TO_NOTICE, Evidence, ToolStart
@@ -174,10 +174,14 @@ def cancels_are_heard(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
 
 def decisions_are_made_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """To each time that a call is asked about there is at most one decision, whoever else decides at that moment or
-    later."""
+    later. A fork asks by itself of what was approved in its parent and not started."""
     for run_id, log in ledger.logs.items():
         asked: set[tuple[int, str | None]] = set()
         for state, event in zip(log.states, log.events, strict=False):
+            batch = state.batch
+            if event.type == FORK and batch is not None:
+                approved = (c for c in batch.missing if batch.approval_of(c) == "approved")
+                asked |= {(batch.seq, call.call_id) for call in approved}
             if event.type == APPROVAL and state.batch is not None:
                 call = (state.batch.seq, event.call_id)
                 if event.status == "asked":

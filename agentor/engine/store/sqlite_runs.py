@@ -25,14 +25,19 @@ _COLUMNS = ", ".join(_PLAIN + _TOKENS)
 # What the columns do not say: when somebody began with a run that had been enqueued, and when a fork was branched off,
 # wherever that was. The events it shares with a parent in this file happened before.
 _BEGUN = """
-CASE WHEN parent IS NOT NULL OR started_at IS NULL THEN started_at ELSE (
+CASE WHEN parent IS NOT NULL OR started_at IS NULL OR EXISTS (
+    SELECT 1 FROM agentor_events WHERE run = number AND seq = 1 AND type = 'run_start'
+    AND instr(body, '"started_at":') AND NOT instr(body, '"queued":true')  -- spares nearly all the JSON
+) THEN started_at ELSE (
     SELECT body ->> 'started_at' FROM agentor_events
     WHERE run = number AND type = 'run_start' AND body ->> 'queued' IS NOT 1 AND body ->> 'started_at' IS NOT NULL
     ORDER BY seq LIMIT 1) END
 """
 _BRANCHED = """
-CASE WHEN forked_from IS NOT NULL THEN (
-    SELECT body ->> 'started_at' FROM agentor_events WHERE run = number AND type = 'fork' ORDER BY seq DESC LIMIT 1) END
+CASE WHEN forked_from IS NOT NULL THEN coalesce(
+    (SELECT body ->> 'started_at' FROM agentor_events WHERE run = number AND seq = parent_seq + 1 AND type = 'fork'),
+    (SELECT body ->> 'started_at' FROM agentor_events WHERE run = number AND type = 'fork' ORDER BY seq DESC LIMIT 1)
+) END
 """
 # The first run of the time is found by index, and the pages go on from it by number: nothing to sort.
 _SINCE = """
@@ -202,6 +207,8 @@ def _row(found: Any) -> RunRow:
 
 
 def _timed(row: RunRow, begun: Any, branched: Any) -> RunRow:
+    if branched is None and begun == row.started_at:
+        return row
     started_at, ended_at = own_times(_time(begun), row.ended_at, _time(branched))
     return replace(row, started_at=started_at, ended_at=ended_at)
 

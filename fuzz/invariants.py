@@ -174,7 +174,7 @@ def cancels_are_heard(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
 
 def decisions_are_made_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """To each time that a call is asked about there is at most one decision, whoever else decides at that moment or
-    later. A fork asks by itself of what was approved in its parent and not started."""
+    later; a fork asks by itself of what was approved in its parent and not started."""
     for run_id, log in ledger.logs.items():
         asked: set[tuple[int, str | None]] = set()
         for state, event in zip(log.states, log.events, strict=False):

@@ -16,7 +16,7 @@ from agentor.engine.replay import RunState
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import NotWaitingError
-from agentor.recorded import recorded
+from agentor.recorded import recorded, reread
 
 
 async def decide_call(
@@ -28,11 +28,11 @@ async def decide_call(
     settled: one commit. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was never
     started; `LeaseHeldError` while somebody works on the run.
     """
-    await recorded(store, check_run_id(run_id))
+    known = await recorded(store, check_run_id(run_id))
     keeper = Keeper(store, run_id)
     await keeper.acquire()
     try:
-        state, log = await recorded(store, run_id)
+        state, log = await reread(store, run_id, known)
         call = find_pending(state, run_id, call_id, log)
         if decision.status == SETTLED:
             _check_in_doubt(call, run_id)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from agentor.engine.recorder import off_loop
+from fuzz import people
 from fuzz.disk import Call, Effect, Fault, Survival
 from fuzz.rival import Rival
 
 if TYPE_CHECKING:
+    from fuzz.worker import CrashPoint
     from fuzz.world import World
 
 
@@ -88,29 +90,43 @@ def decide(
 ) -> None:
     """A person consents to a call that waits, perhaps with another argument, or refuses it; a second person may say
     the contrary at the same moment, or the first comes late, when it was decided already."""
-    call = world.decided[-1] if late and world.decided else world.waiting()
+    call = world.decided[-1] if late and world.decided else people.waiting(world)
     if call is None:
         return
     world.decided.append(call)
-    _decide(world, worker, *call, approve, number)
+    args = None if number is None else {"number": number}
+    _say(world, worker, "approve" if approve else "reject", call, args if approve else None)
     if second is not None:
-        _decide(world, second, *call, not approve, None)
+        _say(world, second, "reject" if approve else "approve", call)
 
 
-def _decide(
-    world: World, worker: str, run: str, call_id: str, approve: bool, number: int | None
+def settle(
+    world: World, worker: str, looks: bool, otherwise: people.Word, second: str | None
 ) -> None:
-    place = world.worker(worker)
-    agent = place.agent
-    if approve:
-        args = None if number is None else {"number": number}
-        place.begin(f"approve {call_id} of", run, lambda: agent.aapprove(run, call_id, args))
-    else:
-        place.begin(f"reject {call_id} of", run, lambda: agent.areject(run, call_id, "no"))
+    """A person says of a call in doubt that it did happen, and usually looks first: one that did not is consented to
+    or refused. A second person may look and say so at the same moment."""
+    call = people.waiting(world, in_doubt=True)
+    if call is None:
+        return
+    world.decided.append(call)
+    word = people.truth(world, call, otherwise)
+    _say(world, worker, word if looks else "settle", call)
+    if second is not None:
+        _say(world, second, word, call)
 
 
-def crash(world: World, worker: str, where: str, known_dead: bool) -> None:
-    """A worker is killed, now or at its next commit."""
+def _say(
+    world: World,
+    worker: str,
+    word: people.Word,
+    call: people.Question,
+    args: dict[str, Any] | None = None,
+) -> None:
+    people.say(world.worker(worker), word, call, args)
+
+
+def crash(world: World, worker: str, where: CrashPoint | Literal["now"], known_dead: bool) -> None:
+    """A worker is killed, now, at its next commit, or as it is about to pay or has just paid."""
     victim = world.victim(worker)
     if victim is None:
         return
@@ -118,7 +134,7 @@ def crash(world: World, worker: str, where: str, known_dead: bool) -> None:
     if where == "now":
         victim.die()
     else:
-        victim.dies_at = "before a commit" if where == "before a commit" else "after a commit"
+        victim.dies_at = where
 
 
 def stop(world: World, worker: str) -> None:
@@ -182,7 +198,7 @@ def _plan(world: World, call: Call, effect: Effect, after: int, times: int) -> N
 
 
 _EACH: Final = (
-    *(start, stream, enqueue, work, resume, take_over, fork, decide),
+    *(start, stream, enqueue, work, resume, take_over, fork, decide, settle),
     *(cancel, delete, prune, deliver),
     *(crash, stop, stall),
     *(power, disk_error, disk_full, slow_disk, locked),

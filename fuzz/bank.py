@@ -42,7 +42,7 @@ def transfer(ctx: RunContext, number: int) -> str:
     worker: Worker = ctx.context
     db, source, target = ctx.db, number % ACCOUNTS, (number + 1) % ACCOUNTS
     amount = number % 7 + 1
-    with worker.using(ctx):
+    with worker.using(ctx, TRANSFER):
         if not db.execute(_FOUNDED):
             db.execute(_FOUND)
             db.executemany(_OPEN, [(account, OPENING) for account in range(ACCOUNTS)])

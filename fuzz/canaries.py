@@ -18,6 +18,7 @@ import apsw
 
 from agentor import consent, delivery
 from agentor import worker as working
+from agentor.engine.batch import SETTLED
 from agentor.engine.calling import Calling
 from agentor.engine.events import Event, PendingCall
 from agentor.engine.recorder import Recorder, off_loop
@@ -45,6 +46,8 @@ from fuzz.invariants import (
     nobody_acts_beside_another,
     old_terms_append_nothing,
     once_tools_start_once,
+    payments_are_made_once,
+    people_are_believed,
     readers_see_what_is_recorded,
     seqs_are_dense,
     tools_start_after_their_claim,
@@ -233,6 +236,29 @@ def _once_more() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _settled_is_approved() -> Iterator[None]:
+    """That a call did happen is recorded as consent to it."""
+    real = consent.decide_call
+
+    async def consented(
+        store: Any, run_id: str, call_id: str, decision: Event, *rest: Any, **more: Any
+    ) -> PendingCall:
+        if decision.status == SETTLED:
+            decision, rest = decision.with_(status="approved"), (None, *rest[1:])
+        return await real(store, run_id, call_id, decision, *rest, **more)
+
+    with mock.patch.object(consent, "decide_call", consented):
+        yield
+
+
+@contextlib.contextmanager
+def _settled_in_other_words() -> Iterator[None]:
+    """What a person gives as a call's result is replaced."""
+    with mock.patch.object(consent, "result_text", return_value="done"):
+        yield
+
+
+@contextlib.contextmanager
 def _idle_worker() -> Iterator[None]:
     """A worker takes no run that failed."""
     with mock.patch.object(working, "TAKES", (None, "paused")):
@@ -272,5 +298,7 @@ ALL: Final = (
     ),
     Canary("deaf to cancels", _rings(cancels_are_heard), _deaf, script=_cancelled_elsewhere),
     Canary("once and once more", _rings(once_tools_start_once), _once_more),
+    Canary("settled and begun again", _rings(payments_are_made_once), _settled_is_approved),
+    Canary("settled in other words", _rings(people_are_believed), _settled_in_other_words),
     Canary("an idle worker", _rings(workers_take_every_run), _idle_worker),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ class ToolStart:
     worker: str
     run_id: str
     call_id: str
+    name: str  # of the tool
     key: str  # the call's idempotency key
     is_once: bool  # it must not be started twice
     claimed: bool  # its tool_call is in the log
@@ -104,6 +106,16 @@ class Delivered:
     run_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A call in doubt of which a person said that it had happened, and was told that this is recorded."""
+
+    run_id: str
+    call_id: str
+    batch_seq: int  # of the generation that asked for the call
+    result: str
+
+
 @dataclass
 class Evidence:
     """Everything the invariants are judged by, beside the ledger."""
@@ -111,6 +123,11 @@ class Evidence:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     acts: list[Act] = field(default_factory=list)
     tool_starts: list[ToolStart] = field(default_factory=list)
+    starts: Counter[str] = field(default_factory=Counter)  # of them, by key
+    settled: list[Settled] = field(default_factory=list)
+    misled: Counter[str] = field(default_factory=Counter)  # by key: words of people that were wrong
+    untold: list[str] = field(default_factory=list)  # what people settled and a model was not told
+    words: int = 0  # of people, so far
     forks: list[Forked] = field(default_factory=list)
     results: list[RunResult] = field(default_factory=list)
     resumed: list[Resumed] = field(default_factory=list)
@@ -144,9 +161,20 @@ class Evidence:
         self.illegal_requests += check_messages(messages)
         return self.requests
 
+    def asked(self, run_id: str, messages: list[dict[str, Any]]) -> None:
+        """Compare a request to the model with what people have settled in its run."""
+        for each in [settled for settled in self.settled if settled.run_id == run_id]:
+            answers = [m["content"] for m in messages if m.get("tool_call_id") == each.call_id]
+            if answers != [each.result]:
+                self.untold.append(f"{each.call_id} of {run_id} is {answers}, not {each.result!r}")
+
+    def started(self, start: ToolStart) -> None:
+        self.tool_starts.append(start)
+        self.starts[start.key] += 1
+
     def has_started(self, ctx: RunContext) -> bool:
         """Whether a call has ever been started, by anybody."""
-        return any(start.key == ctx.idempotency_key for start in self.tool_starts)
+        return self.starts[str(ctx.idempotency_key)] > 0
 
     def append(self, worker: str, run_id: str, events: list[Event], term: int | None) -> None:
         newest = self.newest_terms.get(run_id)

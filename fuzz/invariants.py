@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from agentor.engine.batch import REJECTED
 from agentor.engine.events import APPROVAL, FORK, GENERATION, Event, Usage
 from agentor.engine.replay import verify
 from fuzz.bank import ACCOUNTS, OPENING, TRANSFER
 from fuzz.evidence import ITERATIONS_TO_NOTICE, Evidence, ToolStart
-from fuzz.ledger import Ledger
+from fuzz.ledger import Ledger, Log
+from fuzz.tools import PAYMENTS
 
 CANCEL_S_MAX: Final = 60.0  # more than two looks for a cancel on a slow disk
 
@@ -90,6 +92,46 @@ def once_tools_start_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
             consents[start.run_id] = max(consents[start.run_id], start.consents)
         if len(started) > 1 + sum(consents.values()):
             yield f"{key} was started by {' and by '.join(start.worker for start in started)}"
+
+
+def people_are_believed(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """When a person has said of a call in doubt that it did happen, its result is the one that they gave, and that is
+    what every model is told that is asked in the run from then on."""
+    for each in evidence.settled:
+        log = ledger.logs.get(each.run_id)
+        if log is None and each.run_id in evidence.deleting:
+            continue
+        result = None if log is None else log.result_of(each.batch_seq, each.call_id)
+        if result != each.result:
+            yield f"{each.call_id} of {each.run_id} was settled as {each.result!r} and is {result!r}"
+    yield from evidence.untold
+
+
+def payments_are_made_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """As long as people say what is so, money that a tool moves outside has moved once if its call has a result, not at
+    all if the call was refused in the run that asked for it, and never twice, unless a worker was suspended between the claim and the start."""
+    moved = Counter(
+        start.key
+        for start in evidence.tool_starts
+        if start.name in PAYMENTS and not start.unsaved and not start.just_woken
+    )
+    for key in [key for key, times in moved.items() if times > 1 and not evidence.misled[key]]:
+        yield f"{key} was paid {moved[key]} times"
+    for run_id, log in ledger.logs.items():
+        for key, _ in _payments(run_id, log, None):
+            if not evidence.starts[key] and not evidence.misled[key]:
+                yield f"{key} has a result in {run_id}, and was not paid"
+        for key, is_own in _payments(run_id, log, REJECTED):
+            if is_own and moved[key] and not evidence.misled[key]:
+                yield f"{key} was refused in {run_id}, and was paid"
+
+
+def _payments(run_id: str, log: Log, error: str | None) -> Iterator[tuple[str, bool]]:
+    """The keys of those that have a result in a log, or this error, and whether the run asked for them itself; else its
+    parent did, and may pay what is refused here."""
+    for name in sorted(PAYMENTS):
+        for seq, position, origin in log.results(name, error):
+            yield f"{origin or run_id}:{seq}:{position}", origin is None
 
 
 def usage_is_the_sum_of_generations(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
@@ -276,6 +318,8 @@ ALL: Final[tuple[Invariant, ...]] = (
     tools_start_after_their_claim,
     settled_calls_never_run_again,
     once_tools_start_once,
+    people_are_believed,
+    payments_are_made_once,
     usage_is_the_sum_of_generations,
     forks_leave_their_parents_alone,
     one_worker_goes_on_at_each_seq,

@@ -67,6 +67,12 @@ class Log:
         about = self._about_batch(seq)
         return any(event.type == TOOL_RESULT and event.call_id == call_id for event in about)
 
+    def result_of(self, seq: int, call_id: str) -> str | None:
+        """What is recorded as the result of a call of that batch, if it has one and no error."""
+        about = [event for event in self._about_batch(seq) if event.call_id == call_id]
+        results = (event for event in about if event.type == TOOL_RESULT and event.error is None)
+        return next((event.result for event in results), None)
+
     def consents(self, seq: int, call_id: str) -> int:
         """How often a person has consented to a call of that batch."""
         about = [event for event in self._about_batch(seq) if event.call_id == call_id]
@@ -83,13 +89,13 @@ class Log:
         """The log of a fork that has as much of this one."""
         return Log(seq, self.bodies[:seq], self.events[:seq], self.states[: seq + 1])
 
-    def results(self, name: str) -> Iterator[tuple[int, int, str | None]]:
-        """Calls of a tool that have a result here and no error, those shared with the parent left out: the seq of
-        the generation that asked, the position in its batch, and the run it was asked in if that is another one."""
+    def results(self, name: str, error: str | None = None) -> Iterator[tuple[int, int, str | None]]:
+        """Calls of a tool that have a result here and no error (or this one), those shared with the parent left out: the
+        seq of the generation that asked, the position in its batch, and the run it was asked in if that is another one."""
         for state, event in zip(
             self.states[self.inherited :], self.events[self.inherited :], strict=False
         ):
-            if event.type == TOOL_RESULT and event.name == name and event.error is None:
+            if event.type == TOOL_RESULT and event.name == name and event.error == error:
                 batch = state.batch
                 assert batch is not None
                 call = next(each for each in batch.calls if each.call_id == event.call_id)

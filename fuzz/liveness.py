@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from agentor.errors import LeaseHeldError, StoreError
+from fuzz import people
 from fuzz.evidence import Resumed
 from fuzz.ledger import Log
 from fuzz.worker import SKEW_MAX_S, Worker
@@ -121,11 +122,12 @@ class _End:
         return task
 
     def _decide_all(self, run_id: str) -> None:
-        """Consent to whatever waits."""
-        batch = self._logs()[run_id].state.batch
-        for call_id in [call.call_id for call in batch.waiting] if batch is not None else []:
-            approve = partial(self._agent.aapprove, run_id, call_id)
-            self._do(f"approve {call_id} of", run_id, approve)
+        """Consent to whatever waits, unless it has happened."""
+        for question in people.questions(self._world, run_id):
+            word = people.truth(self._world, question, "approve")
+            people.say(self._finisher, word, question)
+            _wait(self._world, f"{word} {question.call_id} of {run_id}", STEPS_TO_END)
+            self._world.ledger.refresh()
 
     def _resume_finished(self, run_id: str) -> None:
         if self._finisher.dead or not self._logs()[run_id].state.is_complete:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 WORKERS: Final = ("w1", "w2", "w3")
+_AT_PAYMENTS: Final = ("before a payment", "after a payment")
+_AT_COMMITS: Final = ("before a commit", "after a commit")
 SAFETY_S: Final = 150.0  # virtual seconds in which faults happen
 
 
@@ -123,8 +125,25 @@ def _decide(draft: _Draft) -> None:
         )
 
 
+def _settle(draft: _Draft) -> None:
+    """A worker dies of a payment, somebody else finds it in doubt, and a person says what became of it."""
+    at, dead = draft.time(), draft.rng.random() < 0.5
+    where = draft.rng.choice(_AT_PAYMENTS)
+    draft.add(at, "crash", worker=draft.worker(), where=where, known_dead=dead)
+    for after_s in (20, 50):
+        _take_over_soon(draft, at + after_s, at_least=1)
+        draft.add(
+            at + after_s + draft.rng.uniform(5, 25),
+            "settle",
+            worker=draft.worker(),
+            looks=draft.rng.random() < 0.9,
+            otherwise=draft.rng.choice(("approve", "reject")),
+            second=draft.rng.choice((None, None, None, draft.worker())),
+        )
+
+
 def _crash(draft: _Draft) -> None:
-    where = draft.rng.choice(("now", "before a commit", "after a commit"))
+    where = draft.rng.choice(("now", *_AT_COMMITS))
     worker, at, dead = draft.worker(), draft.time(), draft.rng.random() < 0.5
     draft.add(at, "crash", worker=worker, where=where, known_dead=dead)
     _take_over_soon(draft, at + draft.rng.choice((0, 30)))
@@ -182,6 +201,7 @@ _KINDS: Final[dict[Callable[[_Draft], None], float]] = {
     _resume: 3,
     _fork: 2,
     _decide: 2,
+    _settle: 2,
     _work: 1,
     _deliver: 1,
     _cancel: 1,

@@ -19,42 +19,42 @@ TOOL_TIMEOUT_S: Final = 45.0
 @function_tool
 async def look(ctx: RunContext, number: int) -> str:
     """Answers soon."""
-    await _work(ctx, mean_s=0.5)
+    await _work(ctx, "look", mean_s=0.5)
     return f"seen {number}"
 
 
 @function_tool
 async def wander(ctx: RunContext, number: int) -> str:
     """Takes its time, sometimes more than a lease, sometimes for ever."""
-    await _work(ctx, mean_s=8.0, hangs=0.05)
+    await _work(ctx, "wander", mean_s=8.0, hangs=0.05)
     return f"walked {number}"
 
 
 @function_tool
 async def stumble(ctx: RunContext, number: int) -> str:
     """Fails every other time."""
-    await _work(ctx, mean_s=0.2, fails=0.5)
+    await _work(ctx, "stumble", mean_s=0.2, fails=0.5)
     return f"got {number}"
 
 
 @function_tool(effect="idempotent")
 async def save(ctx: RunContext, number: int) -> str:
     """May be started again with the same key."""
-    await _work(ctx, mean_s=3.0)
+    await _work(ctx, "save", mean_s=3.0)
     return f"saved {number}"
 
 
 @function_tool(effect="once")
 async def send(ctx: RunContext, number: int) -> str:
     """Must not be started twice for one call; what is in doubt stays in doubt."""
-    await _work(ctx, mean_s=5.0)
+    await _work(ctx, "send", mean_s=5.0)
     return f"sent {number}"
 
 
 async def _was_wired(ctx: RunContext) -> Happened | DidNotHappen | Unknown:
-    """The other side usually knows."""
+    """The other side often knows."""
     worker: Worker = ctx.context
-    if not worker.world.calm and worker.rng.random() < 0.3:
+    if not worker.world.calm and worker.rng.random() < 0.6:
         return Unknown()
     return Happened("wired") if worker.world.evidence.has_started(ctx) else DidNotHappen()
 
@@ -62,25 +62,35 @@ async def _was_wired(ctx: RunContext) -> Happened | DidNotHappen | Unknown:
 @function_tool(effect="once", reconcile=_was_wired, on_doubt="park")
 async def wire(ctx: RunContext, number: int) -> str:
     """Must not be started twice for one call; the other side can be asked, and at last a person."""
-    await _work(ctx, mean_s=5.0)
+    await _work(ctx, "wire", mean_s=5.0)
     return f"wired {number}"
+
+
+@function_tool(effect="once", on_doubt="park")
+async def remit(ctx: RunContext, number: int) -> str:
+    """Must not be started twice for one call; only a person can find out."""
+    await _work(ctx, "remit", mean_s=5.0)
+    return f"remitted {number}"
 
 
 @function_tool(needs_approval=True)
 async def pay(ctx: RunContext, number: int) -> str:
     """Waits for a person's consent."""
-    await _work(ctx, mean_s=1.0)
+    await _work(ctx, "pay", mean_s=1.0)
     return f"paid {number}"
 
 
-TOOLS: Final = (look, wander, stumble, save, send, wire, pay, transfer)
-ONCE: Final = frozenset({"send", "wire"})
+TOOLS: Final = (look, wander, stumble, save, send, wire, remit, pay, transfer)
+ONCE: Final = frozenset({"send", "wire", "remit"})
+PAYMENTS: Final = ONCE | {"pay"}  # what moves money outside: as it begins, whatever comes of it
 
 
-async def _work(ctx: RunContext, mean_s: float, hangs: float = 0.0, fails: float = 0.0) -> None:
+async def _work(
+    ctx: RunContext, name: str, mean_s: float, hangs: float = 0.0, fails: float = 0.0
+) -> None:
     """Tell the world, then take the time it takes. `hangs` and `fails` are probabilities."""
     worker: Worker = ctx.context
-    with worker.using(ctx):
+    with worker.using(ctx, name):
         rng = worker.rng
         if worker.world.calm:
             return

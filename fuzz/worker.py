@@ -8,7 +8,7 @@ import contextvars
 import random
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from agentor import Agentor, AgentorError
 from agentor.engine.events import GENERATION, TEXT_DELTA, Event
@@ -21,7 +21,7 @@ from fuzz.loop import ProcessLoop
 from fuzz.model import SeededModel
 from fuzz.stepped_store import CommitPoint, SteppedStore
 from fuzz.threads import ProcessEnded
-from fuzz.tools import ONCE, TOOL_TIMEOUT_S, TOOLS
+from fuzz.tools import ONCE, PAYMENTS, TOOL_TIMEOUT_S, TOOLS
 
 if TYPE_CHECKING:
     from fuzz.world import World
@@ -30,6 +30,8 @@ _run_id: contextvars.ContextVar[str] = contextvars.ContextVar("run_id")  # what 
 
 BUSY_S: Final = 10.0  # that a write waits for other processes
 LOCK_LOOK_S: Final = 0.1
+
+CrashPoint: TypeAlias = CommitPoint | Literal["before a payment", "after a payment"]
 
 SKEW_MAX_S: Final = (
     1.4  # how wrong a wall clock may be: two of them together stay within the margin of a lease
@@ -55,7 +57,7 @@ class Worker:
         self.rng = random.Random(f"{world.seed}/{name}")
         self.dead = False
         self.known_dead = False  # once dead, others on this machine can see that it is
-        self.dies_at: CommitPoint | None = None
+        self.dies_at: CrashPoint | None = None
         self.terms: dict[str, int] = {}  # of the leases it was given
         self.unsaved: set[str] = set()  # runs of which a save has failed
         self.woken_at = -1_000_000  # iteration of its loop
@@ -202,13 +204,15 @@ class Worker:
         log = self.world.ledger.logs.get(ctx.run_id)
         batch_seq, position = _batch_seq(ctx), int(ctx.idempotency_key.rsplit(":", 1)[1])
         batch = None if log is None else log.batch(batch_seq)
-        self.world.evidence.tool_starts.append(
+        name = "" if batch is None else batch.calls[position].name
+        self.world.evidence.started(
             ToolStart(
                 worker=self.name,
                 run_id=ctx.run_id,
                 call_id=ctx.call_id,
+                name=name,
                 key=ctx.idempotency_key,
-                is_once=batch is not None and batch.calls[position].name in ONCE,
+                is_once=name in ONCE,
                 claimed=batch is not None and position in batch.started,
                 answered=log is not None and log.has_result(batch_seq, ctx.call_id),
                 consents=0 if log is None else log.consents(batch_seq, ctx.call_id),
@@ -231,13 +235,19 @@ class Worker:
     def asking(self, messages: list[dict[str, Any]]) -> Iterator[int]:
         """A model is asked; the number of the request."""
         number = self.world.evidence.requested(messages)
+        if not self.dead and self._iterations_awake() > ITERATIONS_TO_NOTICE:
+            self.world.evidence.asked(_run_id.get(), messages)
         with self._acting(_UnderWay(_run_id.get(), "model call")):
             yield number
 
     @contextlib.contextmanager
-    def using(self, ctx: RunContext) -> Iterator[None]:
+    def using(self, ctx: RunContext, name: str) -> Iterator[None]:
         """A tool is at work."""
+        if name in PAYMENTS and self.dies_at == "before a payment":
+            self.die()
         self._tool_started(ctx)
+        if name in PAYMENTS and self.dies_at == "after a payment":
+            self.die()
         what = f"tool call {ctx.call_id}"
         with self._acting(_UnderWay(str(ctx.run_id), what, str(ctx.call_id), _batch_seq(ctx))):
             yield

@@ -26,6 +26,7 @@ from fuzz.evidence import Evidence, Forked
 from fuzz.invariants import Breach, judge
 from fuzz.ledger import Ledger
 from fuzz.loop import Timeline
+from fuzz.people import Question
 from fuzz.rival import Rival
 from fuzz.script import SAFETY_S, Action
 from fuzz.virtual_clock import VirtualClock
@@ -64,9 +65,7 @@ class World:
         self.path = os.path.join(directory, "runs.db")
         self.store_options = STORE_OPTIONS | (store_options or {})
         self.timeline = Timeline(random.Random(f"{seed}/order"))
-        self.decided: list[
-            tuple[str, str]
-        ] = []  # calls that a person has decided upon: run id, call id
+        self.decided: list[Question] = []  # that a person has decided upon
         self.clock = VirtualClock(self.timeline, f"{seed}/clock")
         self.disk = Disk(f"{seed}/disk")
         self.ledger = Ledger(self.path, self.disk)
@@ -115,14 +114,6 @@ class World:
             if run_id not in working and not log.state.is_complete
         ]
         return next(iter([*asleep, *left]), None)
-
-    def waiting(self) -> tuple[str, str] | None:
-        """A call that a person has to decide upon: the run's id and the call's."""
-        self.ledger.refresh()
-        for run_id, log in self.ledger.logs.items():
-            if log.state.batch is not None and log.state.batch.waiting:
-                return run_id, log.state.batch.waiting[0].call_id
-        return None
 
     def is_locked_by_another(self, worker: Worker) -> bool:
         """Whether another process, awake, is in the middle of a tool's transaction."""
@@ -290,6 +281,7 @@ class World:
         self.counts["transfers"] = self.evidence.books.transfers.total()
         self.counts["letters"] = len(self.evidence.letters)
         self.counts["shown"] = len(self.evidence.shown)
+        self.counts["settled"] = len(self.evidence.settled)
         self.counts["deleted"] = len(self.evidence.deleted)
         self.counts["steps"] = self.timeline.steps
         return Outcome(

@@ -34,6 +34,7 @@ def test_no_invariant_breaks_in_sixty_worlds(first: int) -> None:
     assert tally.counts["letters"] > 20
     assert tally.counts["shown"] > 50
     assert tally.counts["deleted"] > 0
+    assert tally.counts["settled"] > 5
     assert {"stall", "power cut", "write full", "slow disk", "locked"} <= set(tally.faults)
 
 

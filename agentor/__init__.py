@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from agentor.engine.tools import RunContext, Tool, function_tool
     from agentor.errors import (
         AgentorError,
+        AskedAgainError,
         ConfigError,
         LeaseError,
         LeaseHeldError,
@@ -50,6 +51,7 @@ _HOMES = {
     "agentor.engine.tools": ["RunContext", "Tool", "function_tool"],
     "agentor.errors": [
         "AgentorError",
+        "AskedAgainError",
         "ConfigError",
         "LeaseError",
         "LeaseHeldError",
@@ -70,6 +72,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "Agentor",
     "AgentorError",
+    "AskedAgainError",
     "Budget",
     "ConfigError",
     "DidNotHappen",

@@ -19,7 +19,7 @@ from agentor.delivery import Handler, deliver
 from agentor.engine.asking import name_of
 from agentor.engine.budget import Budget
 from agentor.engine.daemon_thread import in_thread
-from agentor.engine.events import Event, RunResult
+from agentor.engine.events import Event, PendingCall, RunResult
 from agentor.engine.models import ModelSettings, as_model
 from agentor.engine.outbox import Audience, Nobody
 from agentor.engine.recorder import Durability
@@ -248,33 +248,63 @@ class Agentor:
     async def aapprove(
         self,
         run_id: str,
-        call_id: str,
+        call_id: str | PendingCall,
         args: Mapping[str, Any] | None = None,
         by: str | None = None,
+        *,
+        question: int | None = None,
     ) -> None:
         """Consent to a call that waits, as it is or with other arguments. `resume` then goes on with the run.
 
         The decision is an event: who, when, and a digest of the arguments it was given for. It is used once.
-        `ConfigError` (a ValueError) if the call does not wait, or was decided already; `LeaseHeldError` while a worker
-        is busy with the run.
+
+        Args:
+            run_id: The run.
+            call_id: The call; or the `PendingCall` itself, which also says which question is answered.
+            args: Consent to these arguments instead: they replace all that the model gave.
+            by: Who decides, for the log.
+            question: The `PendingCall.question` that was seen. A call may be asked about again, after a crash and with
+                other arguments; without this, what is answered is the question that waits now.
+
+        `AskedAgainError` if that question was replaced; `ConfigError` (a ValueError) if the call does not wait, or was
+        decided already; `LeaseHeldError` while a worker is busy with the run.
         """
-        await decisions.approve(stored(self.store), self.tools, run_id, call_id, args, by)
+        store, (call, asked) = stored(self.store), decisions.which(call_id, question)
+        await decisions.approve(store, self.tools, run_id, call, args, by, asked)
 
     approve = twin(aapprove)
 
-    async def areject(self, run_id: str, call_id: str, reason: str, by: str | None = None) -> None:
-        """Refuse a call that waits. The model is told the reason when the run is resumed."""
-        await decisions.reject(stored(self.store), run_id, call_id, reason, by)
+    async def areject(
+        self,
+        run_id: str,
+        call_id: str | PendingCall,
+        reason: str,
+        by: str | None = None,
+        *,
+        question: int | None = None,
+    ) -> None:
+        """Refuse a call that waits; the model is told the reason when the run is resumed. Which: see `approve`."""
+        store, (call, asked) = stored(self.store), decisions.which(call_id, question)
+        await decisions.reject(store, run_id, call, reason, by, asked)
 
     reject = twin(areject)
 
-    async def asettle(self, run_id: str, call_id: str, result: Any, by: str | None = None) -> None:
-        """Say of a call that waits because it is in doubt: it did happen, and this is its result.
+    async def asettle(
+        self,
+        run_id: str,
+        call_id: str | PendingCall,
+        result: Any,
+        by: str | None = None,
+        *,
+        question: int | None = None,
+    ) -> None:
+        """Say of a call that waits because it is in doubt: it did happen, and this is its result. Which: see `approve`.
 
         It is recorded as the call's own result, in one commit with the decision, and the call is never started again.
         `ConfigError` (a ValueError) if the call does not wait, was decided already, or was never started.
         """
-        await decisions.settle(stored(self.store), self.tools, run_id, call_id, result, by)
+        store, (call, asked) = stored(self.store), decisions.which(call_id, question)
+        await decisions.settle(store, self.tools, run_id, call, result, by, asked)
 
     settle = twin(asettle)
 

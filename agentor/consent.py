@@ -8,25 +8,31 @@ from typing import Any
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
 from agentor.engine.batch import SETTLED
-from agentor.engine.events import Event, PendingCall
+from agentor.engine.events import Event, PendingCall, last_of
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder
 from agentor.engine.redact import SECRETS
 from agentor.engine.replay import RunState
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
-from agentor.errors import NotWaitingError
+from agentor.errors import AskedAgainError, NotWaitingError
 from agentor.recorded import recorded, reread
 
 
 async def decide_call(
-    store: Store, run_id: str, call_id: str, decision: Event, result: Event | None = None
+    store: Store,
+    run_id: str,
+    call_id: str,
+    decision: Event,
+    result: Event | None = None,
+    question: int | None = None,
 ) -> PendingCall:
     """Record what a person decided about a call that waits; the call as it was decided upon.
 
     `decision` is an `approval` event with a status, `result` the `tool_result` that comes with it if the call is
-    settled: one commit. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was never
-    started; `LeaseHeldError` while somebody works on the run.
+    settled: one commit. `question` is the one that the person has seen (`PendingCall.question`): `AskedAgainError` if it
+    is not the one that waits. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was
+    never started; `LeaseHeldError` while somebody works on the run.
     """
     known = await recorded(store, check_run_id(run_id))
     keeper = Keeper(store, run_id)
@@ -34,6 +40,8 @@ async def decide_call(
     try:
         state, log = await reread(store, run_id, known)
         call = find_pending(state, run_id, call_id, log)
+        if question not in (None, call.question):
+            raise AskedAgainError(run_id, call_id, call.question)
         if decision.status == SETTLED:
             _check_in_doubt(call, run_id)
         given_for = call.args if decision.args is None else decision.args
@@ -56,12 +64,36 @@ async def settle_call(
     result: Any,
     by: str | None,
     max_chars: int = RESULT_LIMIT,
+    question: int | None = None,
 ) -> PendingCall:
     """Record that a call in doubt did happen, and its result, as if the call had given it. See `decide_call`."""
     text = SECRETS.hide(result_text(result, max_chars))
     decision = Event(ev.APPROVAL, status=SETTLED, by=by)
     given = Event(ev.TOOL_RESULT, result=text, ended_at=clock.now())
-    return await decide_call(store, run_id, call_id, decision, given)
+    return await decide_call(store, run_id, call_id, decision, given, question)
+
+
+async def only_question(store: Store, run_id: str, call_id: str) -> int | None:
+    """The question that waits about a call, if it is the only one that was ever asked about it in this run.
+
+    `AskedAgainError` if there were others: whoever names the call alone may have seen one of those.
+    """
+    state, log = await recorded(store, check_run_id(run_id))
+    question = find_pending(state, run_id, call_id, log).question
+    if any(_decides(event, call_id) for event in _of_this_run(log)):
+        raise AskedAgainError(run_id, call_id, question)
+    return question
+
+
+def _of_this_run(log: Sequence[Event]) -> Sequence[Event]:
+    """Without what a fork has inherited: nobody was asked about that here."""
+    fork = last_of(log, ev.FORK)
+    return log if fork is None else log[log.index(fork) + 1 :]
+
+
+def _decides(event: Event, call_id: str) -> bool:
+    is_about = event.type == ev.APPROVAL and event.call_id == call_id
+    return is_about and event.status not in (None, "asked", SETTLED)
 
 
 def _check_in_doubt(call: PendingCall, run_id: str) -> None:
@@ -84,6 +116,7 @@ def pending_of(state: RunState) -> list[PendingCall]:
             batch.args_of(call),
             batch.approvals[call.position].reason,
             in_doubt=batch.may_have_started(call),
+            question=batch.approvals[call.position].seq,
         )
         for call in batch.waiting
     ]

@@ -14,6 +14,7 @@
     │  └─ OutputMismatchError (ValueError)
     └─ ConfigError (ValueError)         a bad run id, two tools of one name, resume without a store
        └─ NotWaitingError               a decision for a call that was decided already: nothing to do
+          └─ AskedAgainError            ... or was asked about again since: look at it as it is now
 
 Messages name the run, the seq and what to do next. Exceptions that are not ours (a model's, the openai
 package's) reach the caller with their own type; `agentor` adds a note that names the run.
@@ -157,3 +158,19 @@ class ConfigError(AgentorError, ValueError):
 
 class NotWaitingError(ConfigError):
     """A person's decision about a call that does not, or no longer, wait for one. Nothing was written."""
+
+
+class AskedAgainError(NotWaitingError):
+    """A decision for a question that was replaced: the call was started, and is asked about again. Nothing was written.
+
+    `question` is the one that waits now. The call may have other arguments by now, and may have taken effect.
+    """
+
+    def __init__(self, run_id: str, call_id: str, question: int | None) -> None:
+        self.run_id = run_id
+        self.call_id = call_id
+        self.question = question
+        super().__init__(
+            f"call {call_id!r} of run {run_id!r} was asked about again, at seq {question}: look at what waits now, then "
+            f"decide with question={question}"
+        )

@@ -20,7 +20,7 @@ from agentor.cli.overview import DAMAGED, Overview
 from agentor.cli.plain import exact, one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import call_text, duration
-from agentor.consent import decide_call, pending_of, settle_call
+from agentor.consent import decide_call, only_question, pending_of, settle_call
 from agentor.engine import clock, strict_json
 from agentor.engine.events import APPROVAL, Event, PendingCall
 from agentor.engine.replay import replay
@@ -30,6 +30,12 @@ from agentor.stopping import cancel_run
 
 _by_option = click.option(
     "--by", metavar="NAME", help="Who decides, for the log.  [default: your login name]"
+)
+_question_option = click.option(
+    "--question",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The question you have seen, as `agentor pending` numbers it: no other is answered.",
 )
 
 
@@ -100,6 +106,7 @@ def _as_dict(row: Overview, call: PendingCall, since: float | None) -> dict[str,
         "args": call.args,
         "reason": call.reason,
         "in_doubt": call.in_doubt,
+        "question": call.question,
         "since": since,
     }
 
@@ -117,15 +124,17 @@ def _print_waiting(waiting: list[_Waiting]) -> None:
             head.append(f"  {one_line(row.agent or '', 80)}", style="not bold")
             out.print(head, soft_wrap=True)
         line = Text(f"  {exact(call.call_id)}  ").append(_written(call), style="yellow")
-        out.print(line.append(f"  {_since(since)}", style="dim"), soft_wrap=True)
+        asked = f"  {_since(since)}  question {call.question}"
+        out.print(line.append(asked, style="dim"), soft_wrap=True)
         if call.reason:
             out.print(Text(f"    {exact(call.reason)}", style="dim"), soft_wrap=True)
     click.echo(
-        "Decide: agentor approve RUN CALL, or agentor reject RUN CALL --reason TEXT", err=True
+        "Decide: agentor approve RUN CALL --question N, or agentor reject RUN CALL --question N --reason TEXT",
+        err=True,
     )
     if any(call.in_doubt for _, call, _ in waiting):
         click.echo(
-            "Of one that may have taken effect, find out first. If it did: agentor settle RUN CALL --result TEXT",
+            "Of one that may have taken effect, find out first. If it did: agentor settle RUN CALL --question N --result TEXT",
             err=True,
         )
 
@@ -143,7 +152,8 @@ def _since(since: float | None) -> str:
 @click.command(
     cls=Verb,
     short_help="Consent to a call that waits.",
-    epilog="agentor approve RUN CALL\nagentor approve RUN CALL --args '{\"amount\": 20}' --by ada@example.com",
+    epilog="agentor approve RUN CALL --question 3\n"
+    "agentor approve RUN CALL --args '{\"amount\": 20}' --by ada@example.com",
 )
 @click.argument("run_id", metavar="RUN")
 @click.argument("call_id", metavar="CALL")
@@ -154,6 +164,7 @@ def _since(since: float | None) -> str:
     metavar="JSON",
     help="Consent with these arguments instead.",
 )
+@_question_option
 @_by_option
 @store_option()
 @json_option
@@ -162,16 +173,24 @@ def approve(
     run_id: str,
     call_id: str,
     args: dict[str, Any] | None,
+    question: int | None,
     by: str | None,
     store_path: str | None,
     as_json: bool,
 ) -> None:
     """Consent to a call that waits, as it is or with other arguments. A resume, or a worker, then starts it.
 
-    RUN and CALL are those that `agentor pending` shows. Exit code 1 if the call does not wait or was decided already.
+    RUN, CALL and N are those that `agentor pending` shows. A call whose process died after its start is asked about again:
+    then N must say which question you have seen. Exit code 1 if it is not the one that waits, or if the call does not wait
+    or was decided already.
     """
     decision = Event(APPROVAL, status="approved", by=_name(by), args=args)
-    call = _recorded(store_path, run_id, lambda s: decide_call(s, run_id, call_id, decision))
+
+    async def decide(store: Store) -> PendingCall:
+        seen = question or await only_question(store, run_id, call_id)
+        return await decide_call(store, run_id, call_id, decision, question=seen)
+
+    call = _recorded(store_path, run_id, decide)
     if args is not None:
         call = dataclasses.replace(call, args=args)
     _print_decided(run_id, call, "approved", _name(by), as_json)
@@ -185,21 +204,32 @@ def approve(
 @click.argument("run_id", metavar="RUN")
 @click.argument("call_id", metavar="CALL")
 @click.option("--reason", metavar="TEXT", required=True, help="What the model is told.")
+@_question_option
 @_by_option
 @store_option()
 @json_option
 @debug_option
 def reject(
-    run_id: str, call_id: str, reason: str, by: str | None, store_path: str | None, as_json: bool
+    run_id: str,
+    call_id: str,
+    reason: str,
+    question: int | None,
+    by: str | None,
+    store_path: str | None,
+    as_json: bool,
 ) -> None:
     """Refuse a call that waits. When the run goes on, the model is told who refused, and why.
 
-    RUN and CALL are those that `agentor pending` shows. Exit code 1 if the call does not wait or was decided already.
+    RUN, CALL and N are those that `agentor pending` shows. Exit code 1 if the call does not wait or was decided already,
+    or if another question than N waits.
     """
     decision = Event(
         APPROVAL, status="rejected", by=_name(by), reason=strict_json.clean_text(reason)
     )
-    call = _recorded(store_path, run_id, lambda s: decide_call(s, run_id, call_id, decision))
+    call = _recorded(
+        *(store_path, run_id),
+        lambda s: decide_call(s, run_id, call_id, decision, question=question),
+    )
     _print_decided(run_id, call, "rejected", _name(by), as_json)
 
 
@@ -211,20 +241,29 @@ def reject(
 @click.argument("run_id", metavar="RUN")
 @click.argument("call_id", metavar="CALL")
 @click.option("--result", metavar="TEXT", required=True, help="What the call would have given.")
+@_question_option
 @_by_option
 @store_option()
 @json_option
 @debug_option
 def settle(
-    run_id: str, call_id: str, result: str, by: str | None, store_path: str | None, as_json: bool
+    run_id: str,
+    call_id: str,
+    result: str,
+    question: int | None,
+    by: str | None,
+    store_path: str | None,
+    as_json: bool,
 ) -> None:
     """Say of a call that waits because nobody knew what became of it: it did happen, and this is its result.
 
-    It is recorded as the call's own result, and the call is never started again. RUN and CALL are those that `agentor
-    pending` shows. Exit code 1 if the call does not wait, was decided already, or was never started.
+    It is recorded as the call's own result, and the call is never started again. RUN, CALL and N are those that
+    `agentor pending` shows. Exit code 1 if the call does not wait, was decided already, or was never started, or if another
+    question than N waits.
     """
     call = _recorded(
-        store_path, run_id, lambda s: settle_call(s, run_id, call_id, result, _name(by))
+        *(store_path, run_id),
+        lambda s: settle_call(s, run_id, call_id, result, _name(by), question=question),
     )
     _print_decided(run_id, call, "settled", _name(by), as_json)
 

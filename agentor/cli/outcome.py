@@ -60,11 +60,13 @@ def _tell_who_is_waited_for(result: RunResult, store: object, target: str) -> No
         doubt = "  (in doubt: it may have happened)" if call.in_doubt else ""
         written = exact(call_text(call.name, call.args))
         click.echo(f"  waits for a person: {exact(call.call_id)}  {written}{doubt}", err=True)
-    first = f"{result.run_id} {shlex.quote(exact(result.pending[0].call_id))}"
-    click.echo(f"Decide: agentor approve {first}{where}", err=True)
-    click.echo(f"    or: agentor reject {first} --reason TEXT{where}", err=True)
+    [call, *_] = result.pending
+    first = f"{result.run_id} {shlex.quote(exact(call.call_id))}"
+    seen = f" --question {call.question}{where}"
+    click.echo(f"Decide: agentor approve {first}{seen}", err=True)
+    click.echo(f"    or: agentor reject {first} --reason TEXT{seen}", err=True)
     if any(call.in_doubt for call in result.pending):
-        click.echo(f"    or: agentor settle {first} --result TEXT{where}", err=True)
+        click.echo(f"    or: agentor settle {first} --result TEXT{seen}", err=True)
     click.echo(f"Go on: agentor resume {shlex.quote(target)} {result.run_id}{where}", err=True)
 
 

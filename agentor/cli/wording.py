@@ -10,6 +10,7 @@ from agentor.errors import AgentorError, LeaseHeldError, RunNotFoundError
 # Advice to programmers in messages and notes, and what it comes to here.
 _ADVICE: Final = (
     (re.compile(r"resume\('([\w.-]+)'\) goes on"), r"`agentor resume APP \1` goes on"),
+    (re.compile(r"decide with question=(\d+)"), r"decide with --question \1"),
     (re.compile(r", or pass allow_network_filesystem=True[^.;]*"), ""),
     (re.compile(r"; for runs in memory use MemoryStore\(\)"), ""),
 )

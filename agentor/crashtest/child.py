@@ -83,7 +83,7 @@ def _run_or_resume(agent: Agentor, order: Order) -> None:
         result = _resume(agent, order)
     while order.approves and (waiting := _undecided(result)):
         for call in waiting:
-            agent.approve(order.run_id, call.call_id, by="crashtest")
+            agent.approve(order.run_id, call, by="crashtest")
         result = _resume(agent, order)
 
 

@@ -38,6 +38,9 @@ class Approval:
     by: str | None = None
     reason: str | None = None
     args: dict[str, Any] | None = None  # the arguments, if this decision changed them
+    seq: int = (
+        0  # of the event that says so: of two questions about one call, it tells which is which
+    )
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,12 @@ class Batch:
         effects += [declared.get(call.name) for call in self.calls if self.may_have_started(call)]
         return self.approving or not DECLARED.isdisjoint(effects)
 
-    def forked(self, origin: str | None) -> Batch:
-        """As a fork inherits it: consent that is not used up stays behind, so the fork asks for its own."""
-        own = Approval("asked", reason=CONSENT_STAYS)
+    def forked(self, origin: str | None, seq: int = 0) -> Batch:
+        """As a fork inherits it: consent that is not used up stays behind, so the fork asks for its own.
+
+        `seq` is that of the `fork` event, which is what asks.
+        """
+        own = Approval("asked", reason=CONSENT_STAYS, seq=seq)
         approvals = {p: own if a.status == "approved" else a for p, a in self.approvals.items()}
         return changed(self, origin=self.origin or origin, approvals=approvals)
 

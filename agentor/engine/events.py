@@ -272,14 +272,18 @@ Event.messages = _Messages()  # type: ignore[assignment]  # a data descriptor, s
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:
-    """A call that waits for a person: `agent.approve(run_id, call_id)` or `agent.reject(...)`; one that is in doubt also
-    for `agent.settle(run_id, call_id, result)`, if it did happen."""
+    """A call that waits for a person: `agent.approve(run_id, call)` or `agent.reject(...)`; one that is in doubt also
+    for `agent.settle(run_id, call, result)`, if it did happen.
+
+    The same call may be asked about again, after a crash and with other arguments: `question` says which time this is.
+    """
 
     call_id: str
     name: str
     args: dict[str, Any]
     reason: str | None = None  # why a person is asked, when it is not the tool that always asks
     in_doubt: bool = False  # it was started before, and may have taken effect
+    question: int | None = None  # seq of the event that asks; a decision that names it answers no other
 
 
 @dataclass(repr=False)

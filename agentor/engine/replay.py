@@ -243,7 +243,7 @@ def _first_start(state: RunState, event: Event) -> float | None:
 
 
 def _fork(state: RunState, event: Event, seq: int) -> RunState:
-    batch = state.batch.forked(event.forked_from) if state.batch is not None else None
+    batch = state.batch.forked(event.forked_from, seq) if state.batch is not None else None
     branch = changed(state, attempts=0, attempting=False)  # those were at the parent
     return changed(branch, seq=seq, forked_from=event.forked_from, batch=batch)
 
@@ -260,7 +260,7 @@ def _approval(state: RunState, event: Event, seq: int) -> RunState:
     call = batch.find(event, AllBut(batch.answers))
     if call is None:
         return changed(state, seq=seq)
-    approval = Approval(event.status or "asked", event.by, event.reason, event.args)
+    approval = Approval(event.status or "asked", event.by, event.reason, event.args, seq)
     approvals = {**batch.approvals, call.position: approval}
     batch = changed(batch, approvals=approvals, approving=True)
     if event.args is not None:

@@ -80,6 +80,7 @@ def test_pending_as_json(program: Program, paused: str) -> None:
         "args": {"order": "A-17", "amount": 40},
         "reason": None,
         "in_doubt": False,
+        "question": 3,
     }
     assert second["call_id"] == "call_2"
 
@@ -148,7 +149,7 @@ def test_a_call_in_doubt_that_did_happen_is_settled_with_its_result(
     program: Program, in_doubt: str
 ) -> None:
     listed = program("pending", "--store", in_doubt)
-    assert "If it did: agentor settle RUN CALL --result TEXT" in listed.stderr
+    assert "If it did: agentor settle RUN CALL --question N --result TEXT" in listed.stderr
     words = ("settle", "r", "call_1", "--result", "refunded, 4711", "--by", "ada")
     said = program(*words, "--store", in_doubt)
     assert said.stdout == 'settled by ada: refund(order="A-17", amount=40)\n'
@@ -363,5 +364,46 @@ def test_a_call_that_waits_again_is_shown_with_the_arguments_that_a_person_gave_
         agent.store.append("r", Event("run_end", status="paused"))
     first, _ = read_json(program("pending", "--store", paused, "--json"))
     assert (first["args"], first["in_doubt"]) == (changed, True)
-    told = program("approve", "r", "call_1", "--by", "bob", "--store", paused)
+    words = ("approve", "r", "call_1", "--question", str(first["question"]), "--by", "bob")
+    told = program(*words, "--store", paused)
     assert told.stdout == 'approved by bob: refund(order="A-17", amount=5)\n'
+
+
+@pytest.fixture
+def asked_again(store_path: str) -> tuple[str, str]:
+    """The store, and the question about `refund` that waits since its process has died."""
+    pause(store_path)
+    with desk(store_path) as agent:
+        assert agent.store is not None
+        agent.approve("r", "call_1")
+        agent.store.append("r", Event("tool_call", name="refund", call_id="call_1"))
+        agent.store.append("r", Event("approval", status="asked", name="refund", call_id="call_1"))
+        agent.store.append("r", Event("run_end", status="paused"))
+    return store_path, str(log(store_path)[-2].seq)
+
+
+@pytest.mark.parametrize("named", [(), ("--question", "3")], ids=["the call alone", "the first"])
+def test_consent_is_not_given_to_a_question_that_may_not_have_been_seen(
+    program: Program, asked_again: tuple[str, str], named: tuple[str, ...]
+) -> None:
+    store, question = asked_again
+    before = log(store)
+    told = program("approve", "r", "call_1", *named, "--store", store)
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert f"asked about again, at seq {question}" in told.stderr
+    assert f"decide with --question {question}" in told.stderr
+    assert log(store) == before
+    assert f"question {question}" in program("pending", "--store", store).stdout
+    words = ("approve", "r", "call_1", "--question", question)
+    assert program(*words, "--store", store).exit_code == 0
+
+
+@pytest.mark.parametrize("verb", [("reject", "--reason", "no"), ("settle", "--result", "done")])
+def test_refusals_and_facts_go_for_whatever_waits_unless_they_name_a_question(
+    program: Program, asked_again: tuple[str, str], verb: tuple[str, ...]
+) -> None:
+    store, _ = asked_again
+    name, *rest = verb
+    late = program(name, "r", "call_1", *rest, "--question", "3", "--store", store)
+    assert (late.exit_code, "asked about again" in late.stderr) == (1, True)
+    assert program(name, "r", "call_1", *rest, "--store", store).exit_code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -81,9 +82,11 @@ def test_a_run_that_pauses_names_the_calls_and_the_commands_that_decide(
         'refund(order="B", amount=1)',
     ]
     where = [] if store_path == "runs.db" else ["--store", store_path]
+    waits = json.loads(shop("pending", "--store", store_path, "--json").stdout)
+    question = next(str(call["question"]) for call in waits if call["run_id"] == run_id)
     assert commands(result.stderr) == [
-        ["approve", run_id, calls[0][0], *where],
-        ["reject", run_id, calls[0][0], "--reason", "TEXT", *where],
+        ["approve", run_id, calls[0][0], "--question", question, *where],
+        ["reject", run_id, calls[0][0], "--reason", "TEXT", "--question", question, *where],
         ["resume", "shop.py:desk", run_id, *where],
     ]
 

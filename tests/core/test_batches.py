@@ -49,7 +49,7 @@ def test_a_call_that_waits_for_a_person_parks_the_run_once_nothing_else_is_left(
 ) -> None:
     asked = consent(status, reason="over 100", by="policy")
     batch = batch_after(asked)
-    assert batch.approvals == {0: Approval("asked", "policy", "over 100", None)}
+    assert batch.approvals == {0: Approval("asked", "policy", "over 100", None, seq=3)}
     assert (ids(batch.waiting), ids(batch.ready)) == (["a"], ["b"])
     state = replay([*ASKED, asked])
     assert decide(state, 9) == CallTools(batch, batch.calls[1:])
@@ -69,7 +69,7 @@ def test_consent_is_used_up_by_the_start_it_was_given_for() -> None:
     again = batch_after(started("a"), consent("approved", args={"sum": 6}), started("a"))
     assert (again.approvals, again.edited) == ({}, {0: {"sum": 6}})
     unused = batch_after(consent("approved"), consent("asked", "b"), started("a"))
-    assert (unused.approvals, unused.edited) == ({1: Approval("asked")}, {})
+    assert (unused.approvals, unused.edited) == ({1: Approval("asked", seq=4)}, {})
 
 
 def test_the_arguments_of_a_call_are_those_a_person_gave_last_also_when_it_is_asked_about_again() -> (
@@ -205,8 +205,8 @@ def test_consent_that_is_not_used_up_stays_with_the_run_it_was_given_in() -> Non
     fork = Event("fork", forked_from="parent")
     batch = batch_after(*decided, fork)
     assert batch.approvals == {
-        0: Approval("asked", reason=CONSENT_STAYS),
-        1: Approval("rejected", by="Bob"),
+        0: Approval("asked", reason=CONSENT_STAYS, seq=5),  # the fork is what asks
+        1: Approval("rejected", by="Bob", seq=4),
     }
     assert ids(batch.waiting) == ["a"]
     own = batch_after(*decided, fork, consent("approved"))

@@ -17,6 +17,7 @@ from agentor.engine.runner import AgentSpec, HalfFinished
 from agentor.engine.store.protocol import Store
 from agentor.engine.tools import Tool
 from agentor.engine.transact import check_transactional
+from agentor.errors import ConfigError
 from agentor.output import OutputType
 
 
@@ -41,6 +42,7 @@ def build_spec(
     atomic_batches: bool,
 ) -> AgentSpec:
     """`ConfigError` names an argument that cannot be, or two that do not go together."""
+    _check_together(tools, store, durability, transaction_limit_s, atomic_batches)
     defining = _defining(settings)
     shape = output.schema if output else None
     defined = describe(instructions, name_of(model), tools, shape, defining)
@@ -66,6 +68,34 @@ def build_spec(
         definition=strict_json.digest(defined),
         defined=defined,
     )
+
+
+def _check_together(
+    tools: Mapping[str, Tool],
+    store: Store | None,
+    durability: Durability,
+    transaction_limit_s: float | None,
+    atomic_batches: bool,
+) -> None:
+    """Options that promise something which the rest of the agent cannot give are refused."""
+    if durability == "strict" and store is None:
+        raise ConfigError(
+            "durability='strict' ends a run that cannot be saved, and this agent has no store to save it in: give it one, "
+            "Agentor(store='runs.db')"
+        )
+    if not isinstance(atomic_batches, bool):
+        raise ConfigError(f"atomic_batches is True or False, not {atomic_batches!r}")
+    if any(tool.effect == "transactional" for tool in tools.values()):
+        return
+    for name, is_given in (
+        ("atomic_batches", atomic_batches),
+        ("transaction_limit_s", transaction_limit_s is not None),
+    ):
+        if is_given:
+            raise ConfigError(
+                f"{name} is for transactional tools, and this agent has none: declare "
+                "@function_tool(effect='transactional'), or leave it out"
+            )
 
 
 def _defining(settings: ModelSettings | None) -> dict[str, Any]:

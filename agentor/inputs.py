@@ -111,7 +111,8 @@ def read_optional_text(name: str, value: Any) -> str | None:
 
 
 def read_seconds(name: str, seconds: float | None) -> float | None:
-    if seconds is None or (isinstance(seconds, int | float) and seconds > 0):
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is None or (is_number and seconds > 0):
         return seconds
     raise ConfigError(f"{name} is a number of seconds above 0, not {seconds!r}")
 

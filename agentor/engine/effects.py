@@ -83,28 +83,63 @@ def check_effect(
     """`ConfigError` if a tool's declarations cannot be meant."""
     if effect is not None and effect not in EFFECTS:
         raise ConfigError(f"tool {name!r}: effect is one of {', '.join(EFFECTS)}, not {effect!r}")
-    if reconcile is not None and (effect != "once" or not callable(reconcile)):
+    if reconcile is not None and (
+        effect != "once" or not _takes(reconcile, 1) or _yields(reconcile)
+    ):
         raise ConfigError(
             f"tool {name!r}: reconcile is a function of the RunContext, for a tool with effect='once'"
         )
     if on_doubt not in ("tell", "park"):
         raise ConfigError(f"tool {name!r}: on_doubt is 'tell' or 'park', not {on_doubt!r}")
-    is_async = inspect.iscoroutinefunction(needs_approval)
-    if is_async or not (isinstance(needs_approval, bool) or callable(needs_approval)):
+    if on_doubt == "park" and effect not in _DOUBTFUL:
+        raise ConfigError(
+            f"tool {name!r}: on_doubt='park' is for a tool that must not be started twice for one call, and with "
+            f"effect={effect!r} one in doubt is simply asked for or started again: declare effect='once'"
+        )
+    if not isinstance(needs_approval, bool) and not _decides_at_once(needs_approval):
         raise ConfigError(
             f"tool {name!r}: needs_approval is True, False or a function of (ctx, args) that is not async, "
             f"not {needs_approval!r}"
         )
 
 
+# A transactional call is in doubt where its tool was no transactional one yet when it was started.
+_DOUBTFUL: Final = ("once", "transactional")
+
+
+def _takes(function: Any, count: int) -> bool:
+    """Whether it can be called with so many positional arguments, as far as it tells."""
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, and says nothing
+        return True
+    return True
+
+
+def _decides_at_once(predicate: Any) -> bool:
+    return (
+        _takes(predicate, 2)
+        and not _yields(predicate)
+        and not _is(inspect.iscoroutinefunction, predicate)
+    )
+
+
+def _yields(function: Any) -> bool:
+    return _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function)
+
+
+def _is(check: Callable[[Any], bool], function: Any) -> bool:
+    """Of a function, or of an object that can be called."""
+    return check(function) or check(getattr(type(function), "__call__", None))  # noqa: B004
+
+
 def check_transactional(name: str, invoke: Any, context_param: str | None) -> None:
     """`ConfigError` if a function cannot work inside a transaction."""
-    call = getattr(type(invoke), "__call__", None)  # noqa: B004  # of an object that can be called
-    if any(
-        check(each)
-        for check in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
-        for each in (invoke, call)
-    ):
+    if _is(inspect.iscoroutinefunction, invoke) or _is(inspect.isasyncgenfunction, invoke):
         raise ConfigError(
             f"tool {name!r}: a transactional tool is a plain function, not async: while it runs everything else that "
             "writes waits, so it must not wait for anything but its own statements"

@@ -80,8 +80,9 @@ class Tool:
         check_effect(self.name, self.effect, self.reconcile, self.on_doubt, self.needs_approval)
         if self.effect == "transactional":
             check_transactional(self.name, self.invoke, self.context_param)
-        _check_positive(self.name, "timeout_s", self.timeout_s)
-        _check_positive(self.name, "max_result_chars", self.max_result_chars)
+        if self.timeout_s is not None:
+            _check_positive(self.name, "timeout_s", self.timeout_s)
+        _check_positive(self.name, "max_result_chars", self.max_result_chars, int)
 
     def asks_approval(self, context: RunContext, args: dict[str, Any]) -> bool:
         """Whether a person must consent to this call.
@@ -256,7 +257,7 @@ def function_tool(function: Any = None, /, **options: Any) -> Any:
             its result are one commit, or neither), or "once" (must not be).
         reconcile: For "once": a function of the `RunContext` (`ctx.args`, `ctx.idempotency_key`) that finds out what
             became of a call in doubt: `Happened(result)`, `DidNotHappen()` or `Unknown()`.
-        on_doubt: When nobody knows: "tell" the model so, or "park" the run until a person decides.
+        on_doubt: For "once", when nobody knows: "tell" the model so, or "park" the run until a person decides.
         needs_approval: True, or a function of (ctx, args): a person must consent before the call starts.
 
     Raises:
@@ -337,10 +338,11 @@ def _check_name(name: Any) -> str:
     )
 
 
-def _check_positive(tool_name: str, what: str, value: Any) -> None:
-    if value is None or (isinstance(value, int | float) and value is not True and value > 0):
+def _check_positive(tool_name: str, what: str, value: Any, kind: Any = int | float) -> None:
+    if isinstance(value, kind) and not isinstance(value, bool) and value > 0:
         return
-    raise ConfigError(f"tool {tool_name!r}: {what} must be a positive number, not {value!r}")
+    number = "whole number" if kind is int else "number"
+    raise ConfigError(f"tool {tool_name!r}: {what} must be a positive {number}, not {value!r}")
 
 
 def as_tool(thing: Any) -> Tool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,6 +71,15 @@ def resumed(log: list[Event], world: World, **settings: Any) -> tuple[Any, Memor
     store = MemoryStore()
     store.append_many("r", log)
     return world.agent(store, **settings).resume("r"), store
+
+
+class Later:
+    async def __call__(self, ctx: Any, args: Any) -> bool:
+        return True
+
+
+def reconcile_at(place: str, ctx: RunContext) -> Unknown:
+    return Unknown()
 
 
 EFFECTS = [None, "read", "idempotent", "once"]
@@ -250,12 +260,65 @@ def test_a_tool_that_an_open_call_needs_and_that_is_gone_is_a_clear_error_before
         ({"effect": "read", "reconcile": print}, "effect='once'"),
         ({"effect": "once", "reconcile": "x"}, "reconcile"),
         ({"effect": "once", "on_doubt": "guess"}, "on_doubt"),
+        (
+            {"effect": "once", "reconcile": lambda: None},
+            "reconcile is a function of the RunContext",
+        ),
+        ({"effect": "once", "reconcile": lambda ctx: (yield)}, "reconcile is a function of"),
+        ({"on_doubt": "park"}, "declare effect='once'"),
+        ({"on_doubt": "park", "needs_approval": True}, "declare effect='once'"),
+        ({"on_doubt": "park", "effect": "read"}, "effect='read' one in doubt is simply"),
+        ({"on_doubt": "park", "effect": "idempotent"}, "declare effect='once'"),
         ({"needs_approval": "yes"}, "needs_approval"),
+        ({"needs_approval": lambda args: True}, r"needs_approval .* function of \(ctx, args\)"),
+        ({"needs_approval": lambda ctx, args: (yield)}, "needs_approval"),
+        ({"needs_approval": Later()}, "needs_approval .* not async"),
+        ({"max_result_chars": 0.5}, "max_result_chars must be a positive whole number"),
+        ({"max_result_chars": None}, "max_result_chars"),
+        ({"timeout_s": True}, "timeout_s must be a positive number"),
+        ({"timeout_s": float("nan")}, "timeout_s must be a positive number"),
     ],
 )
 def test_declarations_that_cannot_be_meant_are_refused(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(ConfigError, match=fault):
         function_tool(name_override="f", **options)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"effect": "once", "on_doubt": "park", "reconcile": print},  # takes whatever comes
+        {"effect": "once", "reconcile": partial(reconcile_at, "a bank")},
+        {"on_doubt": "tell"},
+        {"needs_approval": lambda ctx, args, limit=3: True},
+        {"needs_approval": dict.get},  # says nothing of what it takes, or takes two
+        {"timeout_s": 0.5, "max_result_chars": 1},
+    ],
+)
+def test_declarations_that_may_be_meant_are_taken(options: dict[str, Any]) -> None:
+    function_tool(name_override="f", **options)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"durability": "strict"}, "no store to save it in"),
+        ({"atomic_batches": True}, "atomic_batches is for transactional tools"),
+        ({"atomic_batches": "no"}, "atomic_batches is True or False"),
+        ({"transaction_limit_s": 2.0}, "transaction_limit_s is for transactional tools"),
+        ({"deadline_s": True}, "deadline_s is a number of seconds"),
+    ],
+)
+def test_options_that_promise_what_the_agent_cannot_give_are_refused(
+    options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        Agentor(
+            "A",
+            model=ScriptedModel([]),
+            tools=[function_tool(name_override="f")(lambda: None)],
+            **options,
+        )
 
 
 @pytest.mark.parametrize("today", [None, "read", "idempotent"])

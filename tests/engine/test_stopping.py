@@ -391,6 +391,8 @@ async def test_a_run_that_is_not_recorded_yet_can_be_cancelled_by_its_own_proces
     task = asyncio.create_task(mine.arun("go", run_id="r"))
     await asyncio.to_thread(store.is_asked.wait, 60)
     assert await mine.acancel("r", by="ada")
+    for _ in range(20):  # until the run has heard of it
+        await asyncio.sleep(0)
     store.may_write.set()
     assert (await task).status == "cancelled"
     assert types(store.load("r")) == ["run_start", "cancel", "run_end"]

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from agentor.engine.events import Event
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
+from agentor.engine.store.copying import unfinished_copy, unmarked
 from agentor.engine.store.protocol import Store, Tails
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
 
@@ -24,12 +25,14 @@ def stored(store: Store | None) -> Store:
 async def recorded(store: Store, run_id: str) -> Recorded:
     """The state that the log leads to, and its events, each generation with the messages it was sent.
 
-    `RunNotFoundError` if there are none, `LogCorruptError` if they cannot be folded.
+    `RunNotFoundError` if there are none, `LogCorruptError` if they cannot be folded or are no run yet.
     """
     events = await off_loop(store, store.load, run_id)
     if not events:
         raise RunNotFoundError(run_id)
-    state, filled = with_messages(_without_repeats(events), run_id)
+    if (copy := unfinished_copy(run_id, events)) is not None:
+        raise LogCorruptError(run_id, len(events), copy.broken_off(len(events)))
+    state, filled = with_messages(unmarked(_without_repeats(events)), run_id)
     if not len(state.transcript):
         raise LogCorruptError(run_id, 1, "no event says what the conversation is")
     return state, filled

@@ -14,6 +14,7 @@ from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
 from agentor.engine.replay import verify as verify_log
 from agentor.engine.store import FileStore
+from agentor.engine.store.copying import unfinished_copy
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
@@ -90,6 +91,8 @@ def _of_a_run(store: Store, run_id: str) -> Iterator[Problem]:
     if isinstance(store, FileStore):  # lines of an old log that reading skips
         content = store.path(run_id).read_bytes()
         yield from (Problem(run_id, found) for found in read_jsonl(run_id, content).problems)
+    if (copy := unfinished_copy(run_id, log)) is not None:
+        yield Problem(run_id, copy.broken_off(len(log)))
     yield from (Problem(run_id, found) for found in verify_log(log, run_id))
 
 

@@ -216,13 +216,22 @@ class Event:
         return _made({**self.__dict__, **changes})
 
     def __eq__(self, other: object) -> bool:
-        return self.to_dict() == other.to_dict() if isinstance(other, Event) else NotImplemented
+        return _said(self) == _said(other) if isinstance(other, Event) else NotImplemented
 
     def __hash__(self) -> int:
         return hash((self.type, self.seq, self.call_id, self.text))
 
     def __repr__(self) -> str:
         return f"Event({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+
+COPY: Final = "copy"  # in `extra`: what a log is to become that begins with this event. No part of what happened.
+
+
+def _said(event: Event) -> dict[str, Any]:
+    body = event.to_dict()
+    body.pop(COPY, None)
+    return body
 
 
 _FIELDS: Final = tuple(f.name for f in dataclasses.fields(Event) if f.name != "extra")
@@ -283,7 +292,9 @@ class PendingCall:
     args: dict[str, Any]
     reason: str | None = None  # why a person is asked, when it is not the tool that always asks
     in_doubt: bool = False  # it was started before, and may have taken effect
-    question: int | None = None  # seq of the event that asks; a decision that names it answers no other
+    question: int | None = (
+        None  # seq of the event that asks; a decision that names it answers no other
+    )
 
 
 @dataclass(repr=False)

@@ -134,6 +134,15 @@ def test_a_damaged_run_is_told_once_and_named_once(program: Program, place: Path
     assert exported.count("torn") == 1
 
 
+def test_verify_tells_of_a_copy_that_was_broken_off(program: Program, place: Path) -> None:
+    """It came from a store that copies event by event, and was moved here."""
+    mark = {"copy": {"run": "r", "of": "p", "events": 4}}
+    write("runs.db", "r", [BODIES[0] | mark, *BODIES[1:2]])
+    result = program("verify")
+    assert result.exit_code == 1
+    assert "run r: it is a copy of run 'p' that was broken off after 2 of 4 events" in result.stdout
+
+
 def test_verify_as_json_names_each_problem_and_its_run(program: Program, stored: str) -> None:
     write(stored, "odd", [BODIES[0], {"type": "teleport"}])
     found = read_json(program("verify", "--store", stored, "--json"))

@@ -7,6 +7,7 @@ from typing import Any
 
 from agentor.engine import clock
 from agentor.engine.events import FORK, Event
+from agentor.engine.store.copying import Copy, copy_events, unfinished_copy
 from agentor.engine.store.numbering import check_fork_point
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import RunExistsError, RunNotFoundError
@@ -15,7 +16,8 @@ from agentor.errors import RunExistsError, RunNotFoundError
 def fork_run(store: Store, run_id: str, fork_id: str | None = None, at: int | None = None) -> str:
     """Copy `run_id`, up to the seq `at` (itself included) if given, and record where the copy came from.
 
-    The new run ends in exactly one `fork` event that this call has written. Returns its id.
+    The new run ends in exactly one `fork` event that this call has written. Returns its id. A copy that was broken off,
+    in a store that copies event by event, is finished by forking the same run under the same id again, as far as it was to go.
     `RunNotFoundError`, `RunExistsError` and `ConfigError` (a bad id, a seq the run does not have): nothing was
     copied.
     """
@@ -41,15 +43,24 @@ def _fork_in_steps(
     source = store.load(run_id)
     if not source:
         raise RunNotFoundError(run_id)
-    if store.load(fork_id) or fork_id in store.list_runs():
-        raise RunExistsError(fork_id)
-    last_seq = check_fork_point(run_id, len(source), at)
+    begun = _begun(store, run_id, fork_id, at)
+    last_seq = begun.events if begun else check_fork_point(run_id, len(source), at)
     if verb is not None and "at" in takes:
         verb(run_id, fork_id, at=last_seq)
-    elif verb is not None and last_seq == len(source):
+    elif verb is not None and last_seq == len(source) and begun is None:
         verb(run_id, fork_id)
         last_seq = len(store.load(fork_id))  # a run in flight may have grown since we looked
     else:
-        for seq, event in enumerate(source[:last_seq], 1):
-            store.append(fork_id, event.with_(seq=seq))
+        copy_events(store, begun or Copy(fork_id, run_id, last_seq), source)
     store.append(fork_id, _fork_event(run_id, last_seq, last_seq + 1))
+
+
+def _begun(store: Store, run_id: str, fork_id: str, at: int | None) -> Copy | None:
+    """The copy that was broken off, if it is this one; `RunExistsError` if the id is taken otherwise."""
+    events = store.load(fork_id)
+    copy = unfinished_copy(fork_id, events)
+    if copy is not None and copy.parent == run_id and at in (None, copy.events):
+        return copy
+    if events or fork_id in store.list_runs():
+        raise RunExistsError(fork_id)
+    return None

@@ -1,0 +1,152 @@
+"""A fork that is copied event by event may be broken off anywhere: what is left is no run, says so, and can be finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agentor import Agentor, LogCorruptError, MemoryStore, RunExistsError, SQLiteStore
+from agentor.engine.events import COPY, Event
+from agentor.engine.replay import verify
+from agentor.engine.store import fork_run
+from tests.engine.agents import ThreeMethods, types, without_times
+from tests.engine.test_inherited_batches import Till, cut
+
+LENGTH = 5  # of the parent: its second call was started and has no result
+
+
+class Died(Exception):
+    pass
+
+
+class Dying(ThreeMethods):
+    """Its process dies in the place of the append after so many."""
+
+    left = 10**9
+
+    def append(self, run_id: str, event: Event) -> None:
+        if self.left == 0:
+            raise Died
+        self.left -= 1
+        super().append(run_id, event)
+
+
+def broken(copied: int, **options: Any) -> tuple[Till, Dying]:
+    """A run `p` that is half done, and `f`, of which so many events were copied."""
+    store = Dying()
+    till = cut(store, LENGTH, **options)
+    store.left = copied
+    with pytest.raises(Died):
+        fork_run(store, "p", "f")
+    store.left = 10**9
+    return till, store
+
+
+TAKING_IT_FOR_A_RUN: dict[str, Callable[[Agentor], Any]] = {
+    "resume": lambda agent: agent.resume("f"),
+    "result": lambda agent: agent.result("f"),
+    "plan": lambda agent: agent.plan("f"),
+    "fork": lambda agent: agent.fork("f"),
+    "cancel": lambda agent: agent.cancel("f"),
+    "approve": lambda agent: agent.approve("f", "call_1"),
+    "settle": lambda agent: agent.settle("f", "call_1", "paid"),
+}
+
+
+@pytest.mark.parametrize("copied", range(1, LENGTH + 1))
+@pytest.mark.parametrize("verb", TAKING_IT_FOR_A_RUN)
+def test_a_copy_that_was_broken_off_is_refused_by_name_and_nothing_of_it_runs(
+    copied: int, verb: str
+) -> None:
+    till, store = broken(copied)
+    before = store.load("f")
+    said = rf"'f' is damaged at seq {copied}: it is a copy of run 'p' .* {copied} of 5 events"
+    with pytest.raises(LogCorruptError, match=said):
+        TAKING_IT_FOR_A_RUN[verb](till.agent)
+    assert store.load("f") == before
+    assert not till.starts
+    assert till.model.requests == []
+
+
+@pytest.mark.parametrize("copied", range(LENGTH + 1))
+def test_forking_the_same_run_under_the_same_id_again_finishes_the_copy(copied: int) -> None:
+    till, store = broken(copied)
+    whole = cut(ThreeMethods(), LENGTH)
+    expected = whole.agent.fork("p", fork_id="f")
+    fork = till.agent.fork("p", fork_id="f")
+    assert list(map(without_times, fork.events)) == list(map(without_times, expected.events))
+    assert till.starts == whole.starts
+    assert [e.to_dict() for e in fork.events[:LENGTH]] == [e.to_dict() for e in store.load("p")]
+    assert store.load("f")[:LENGTH] == store.load("p")  # the mark is no part of what happened
+    assert verify(store.load("f")) == []
+    assert types(store.load("f")).count("fork") == 1
+
+
+def test_a_copy_is_finished_as_far_as_it_was_to_go_although_its_parent_has_gone_on() -> None:
+    till, store = broken(2)
+    till.agent.resume("p")
+    fork_run(store, "p", "f")
+    assert types(store.load("f")) == [*types(store.load("p"))[:LENGTH], "fork"]
+    assert store.load("f")[-1].forked_at == LENGTH
+
+
+def test_only_the_same_fork_finishes_a_copy() -> None:
+    till, store = broken(2)
+    for event in Till(MemoryStore()).agent.run("go").events:
+        store.append("other", event)
+    before = store.load("f")
+    for parent, at in (("other", None), ("p", 4)):
+        with pytest.raises(RunExistsError):
+            fork_run(store, parent, "f", at)
+    assert store.load("f") == before
+    fork_run(store, "p", "f", LENGTH)
+    with pytest.raises(RunExistsError):  # it is whole
+        fork_run(store, "p", "f")
+    assert till.agent.resume("f").status == "completed"
+
+
+async def test_a_worker_leaves_a_broken_copy_alone_and_says_why() -> None:
+    till, store = broken(3)
+    report = await till.agent.awork(until_idle=True, max_attempts=2, backoff_s=0.0, poll_s=0.0)
+    assert report.finished == {"p": "completed"}
+    assert "is a copy of run 'p' that was broken off" in report.failed["f"]
+    assert len(store.load("f")) == 3
+    assert not [key for key in till.starts if key.startswith("f:")]
+
+
+def test_a_fork_of_a_finished_copy_is_no_broken_copy_wherever_it_branches_off() -> None:
+    source = ThreeMethods()
+    till = cut(source, LENGTH)
+    till.agent.fork("p", fork_id="f")
+    log = source.load("f")
+    assert COPY in log[0].extra
+    for store in (source, MemoryStore()):
+        if store is not source:
+            for event in log:
+                store.append("f", event)
+        agent = Till(store).agent
+        for at in (1, LENGTH, LENGTH + 1, len(log)):
+            fork_run(store, "f", f"g{at}", at)
+            assert agent.resume(f"g{at}").status == "completed"
+
+
+def test_a_broken_copy_is_still_one_after_it_was_moved_to_another_store(tmp_path: Any) -> None:
+    _, broken_store = broken(3)
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        for event in broken_store.load("f"):
+            store.append("f", event)
+        with pytest.raises(LogCorruptError, match="was broken off after 3 of 5"):
+            Till(store).agent.resume("f")
+
+
+@pytest.mark.parametrize(
+    "mark", ["p", 3, None, [], {"run": "p"}, {"run": "p", "of": 1, "events": "x"}]
+)
+def test_a_field_of_that_name_which_says_something_else_means_nothing(mark: Any) -> None:
+    store = ThreeMethods()
+    till = cut(store, LENGTH)
+    log = store.load("p")
+    store.runs["p"] = [e.with_(extra={COPY: mark} if e.seq == 1 else {}).to_json() for e in log]
+    assert till.agent.resume("p").status == "completed"

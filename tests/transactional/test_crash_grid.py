@@ -7,10 +7,14 @@ transactional tool writes a row instead. Whoever was asked decides by looking at
 from __future__ import annotations
 
 import itertools
+import json
 import multiprocessing
 import os
 import signal
+import traceback
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +160,7 @@ def test_a_process_that_dies_before_or_after_any_commit_is_told_of_honestly(
 
 def live_until_the_nth_commit(place: Path, shape: Shape, dies_at: int) -> None:
     """In a process of its own. Odd: killed just before a commit, even: right after it."""
-    store = SQLiteStore(place / "runs.db")
+    store = opened(place, "OFF")  # a process dies here, and not the machine
     count = 0
 
     def count_or_die(*_: object) -> Any:
@@ -172,22 +176,52 @@ def live_until_the_nth_commit(place: Path, shape: Shape, dies_at: int) -> None:
     store.close()
 
 
+def live_on(place: Path, shape: Shape) -> None:
+    with SQLiteStore(place / "runs.db", synchronous="OFF") as store:
+        live(store, place, shape)
+        audit(store, place, shape)
+
+
+def in_a_process(act: Callable[[], None], faults: Path) -> int:
+    """Its exit code; negative if it was killed. What else it dies of is told in a file."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        except BaseException:
+            faults.write_text(traceback.format_exc())
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def die_everywhere(base: Path, shape: Shape) -> None:
+    """In a process that has no threads and no store, so that it may fork. Two processes for each commit."""
+    fates: list[int] = []
+    while 0 not in fates and len(fates) < 200:
+        place = base / str(len(fates) + 1)
+        dies_at, faults = len(fates) + 1, base / "faults"
+        fates.append(
+            in_a_process(partial(live_until_the_nth_commit, place, shape, dies_at), faults)
+        )
+        if fates[-1] > 0 or in_a_process(partial(live_on, place, shape), faults):
+            break
+    (base / "fates").write_text(json.dumps(fates))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [*ALONE, *MIXED[:1]], ids=str)
+@pytest.mark.parametrize("shape", [*ALONE, *TOGETHER, *MIXED], ids=str)
 def test_a_process_killed_at_any_commit_is_told_of_honestly(shape: Shape, tmp_path: Path) -> None:
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["tests.transactional.test_crash_grid"])
-    for dies_at in range(1, 200):
-        place = tmp_path / str(dies_at)
-        opened(place).close()
-        child = forks.Process(target=live_until_the_nth_commit, args=(place, shape, dies_at))
-        child.start()
-        child.join()
-        with SQLiteStore(place / "runs.db") as store:
-            live(store, place, shape)
-            audit(store, place, shape)
-        if child.exitcode == 0:
-            assert dies_at > 6
-            return
-        assert child.exitcode == -signal.SIGKILL
-    raise AssertionError("it never lives to the end")
+    child = forks.Process(target=die_everywhere, args=(tmp_path, shape))
+    child.start()
+    child.join()
+    faults = tmp_path / "faults"
+    assert not faults.exists(), faults.read_text()
+    *deaths, lived = json.loads((tmp_path / "fates").read_text())
+    assert set(deaths) == {-signal.SIGKILL}
+    assert lived == 0
+    assert len(deaths) >= 6 * len(shape)

@@ -64,7 +64,8 @@ FLOORS = {
         *(f"agentor.engine.{name}" for name in TOOL_EDGE),
     ],
     "shell": [
-        f"agentor.engine.{name}" for name in ("runner", "asking", "outbox", "calling", "transact")
+        f"agentor.engine.{name}"
+        for name in ("runner", "asking", "lending", "outbox", "calling", "transact")
     ],
     "facade": [
         *("agentor.agent", "agentor.launch", "agentor.blocking", "agentor.streaming"),

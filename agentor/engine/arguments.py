@@ -25,6 +25,8 @@ def parse_arguments(text: Any) -> tuple[dict[str, Any], str | None]:
         text = json.dumps(text)
     if text is None or not str(text).strip():
         return {}, None
+    if (plain := _plain(str(text))) is not None:
+        return plain, None
     try:
         value = _decoder.decode(str(text))
     except RecursionError:
@@ -38,6 +40,32 @@ def parse_arguments(text: Any) -> tuple[dict[str, Any], str | None]:
     if str(text).count("{") + str(text).count("[") > MAX_NESTING and _depth(value) > MAX_NESTING:
         return {}, f"the arguments are nested more than {MAX_NESTING} levels deep"
     return value, None
+
+
+def _plain(text: str) -> dict[str, Any] | None:
+    """What nearly all arguments are: a flat object of texts without escapes, integers, booleans and nulls. None: it may
+    be something else, and has to be read with care.
+
+    Every name and every text has two quotes of its own. If the text has more than what was read of it, a name came twice.
+    """
+    if "\\" in text or len(text) > MAX_DIGITS:
+        return None
+    try:
+        value = strict_json.loads(text)
+    except ValueError:
+        return None
+    if type(value) is not dict:
+        return None
+    texts = 0
+    for item in value.values():
+        if type(item) is str:
+            texts += 1
+        elif type(item) not in _SIMPLE:
+            return None
+    return value if text.count('"') == 2 * (len(value) + texts) else None
+
+
+_SIMPLE: Final = frozenset({int, bool, type(None)})
 
 
 class _Fault(ValueError):

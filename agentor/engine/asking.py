@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
 from agentor.engine.events import Event, Message, Usage
+from agentor.engine.lending import Lending
 from agentor.engine.models import is_unavailable
 from agentor.engine.outbox import Audience
 from agentor.engine.replay import CUT_REASONS, RunState
-from agentor.engine.request import build_request
 from agentor.engine.responses import Model, ModelResponse, StreamChunk, ToolCall
 from agentor.errors import ModelError
 
@@ -47,6 +47,7 @@ class Asking:
         self._models = models
         self._output = output
         self._audience = audience
+        self._lending = Lending()
         self._current = 0
         self._shown = False
 
@@ -59,13 +60,13 @@ class Asking:
         started_at = clock.now()
         self._shown = False
         while True:
-            messages = build_request(state.transcript, source_of(self.model))
+            messages = self._lending.request(state.transcript, source_of(self.model))
             try:
                 response = await self._reply(messages, tools, state.turn + 1)
             except Exception as error:
                 self._fall_back(error)
             else:
-                return self._generation(response, started_at)
+                return self._generation(state, response, started_at)
 
     def _fall_back(self, error: Exception) -> None:
         if self._shown or self._current + 1 >= len(self._models) or not is_unavailable(error):
@@ -113,7 +114,7 @@ class Asking:
         shown = strict_json.clean_text(str(text))
         await self._audience.show(Event(ev.TEXT_DELTA, text=shown, turn=turn))
 
-    def _generation(self, response: ModelResponse, started_at: float) -> Event:
+    def _generation(self, state: RunState, response: ModelResponse, started_at: float) -> Event:
         if not hasattr(response, "content") or not hasattr(response, "tool_calls"):
             raise ModelError(f"the model returned {type(response).__name__}, not a ModelResponse")
         try:
@@ -121,6 +122,8 @@ class Asking:
         except (TypeError, ValueError, AttributeError) as error:
             raise ModelError(f"the model's reply cannot be recorded: {error}") from error
         return generation.with_(
+            turn=state.turn + 1,
+            digest=state.transcript.digest(),
             model=name_of(self.model),
             source=source_of(self.model),
             **self._unfit(generation),
@@ -153,7 +156,7 @@ def source_of(model: Model) -> str | None:
 
 def _read(response: ModelResponse) -> Event:
     calls = [_call(call) for call in response.tool_calls or ()]
-    usage = getattr(response, "usage", None)
+    usage, extra = getattr(response, "usage", None), getattr(response, "extra", None)
     return Event(
         ev.GENERATION,
         text=_text(response.content),
@@ -161,7 +164,7 @@ def _read(response: ModelResponse) -> Event:
         calls=calls or None,
         usage=Usage.from_dict(_counts_of(usage)),
         finish_reason=_text(getattr(response, "finish_reason", None)),
-        provider_fields=strict_json.clean(getattr(response, "extra", None) or {}) or None,
+        provider_fields=strict_json.clean(extra) or None if extra else None,
     )
 
 
@@ -185,11 +188,12 @@ def _call(call: ToolCall | dict[str, Any]) -> dict[str, Any]:
     arguments: Any = call.arguments
     if not isinstance(arguments, str):
         arguments = strict_json.dumps({} if arguments is None else strict_json.clean(arguments))
-    extra = getattr(call, "extra", None) or {}
     function = {"name": call.name or "", "arguments": arguments}
-    raw = {**extra, "id": call.id or "", "type": "function", "function": function}
-    cleaned: dict[str, Any] = strict_json.clean(raw)
-    return cleaned
+    own: dict[str, Any] = strict_json.clean(
+        {"id": call.id or "", "type": "function", "function": function}
+    )
+    extra = getattr(call, "extra", None)
+    return {**strict_json.clean(extra), **own} if extra else own
 
 
 @contextlib.asynccontextmanager

@@ -71,7 +71,7 @@ class Usage:
     @classmethod
     def from_dict(cls, counts: Mapping[str, Any]) -> Usage:
         """Read what `to_dict` wrote; counts we do not know are ignored, a count that is no number is 0."""
-        return cls(*(_count(counts.get(name)) for name in _COUNTS))
+        return cls(*[_count(counts.get(name)) for name in _COUNTS])
 
 
 MOST: Final = (
@@ -84,6 +84,8 @@ _COUNTS: Final = (
 
 
 def _count(value: Any) -> int:
+    if type(value) is int and 0 <= value <= MOST:  # nearly all of them
+        return value
     is_finite = isinstance(value, int | float) and value - value == 0
     return min(max(int(value), 0), MOST) if is_finite else 0
 
@@ -173,39 +175,19 @@ class Event:
         """Read a body. ValueError says what is wrong with it; unknown keys and unknown types are kept."""
         if not isinstance(body, Mapping):
             raise ValueError(f"an event is an object, not {type(body).__name__}")
-        known: dict[str, Any] = {}
-        extra: dict[str, Any] = {}
-        for name, value in body.items():
-            check = _CHECKS.get(name)
-            if check is None:
-                extra[name] = value
-            elif value is not None:
-                if not isinstance(value, check):
-                    if name != "args":  # the first version wrote whatever the model had asked with
-                        raise ValueError(f"{name!r} cannot be {type(value).__name__}")
-                    extra[name] = value
-                else:
-                    known[name] = value
-        if "type" not in known:
-            raise ValueError("an event needs a type")
-        if "usage" in known:
-            known["usage"] = Usage.from_dict(known["usage"])
-        for name in ("messages", "calls"):
-            if name in known and not all(isinstance(item, dict) for item in known[name]):
-                raise ValueError(f"{name!r} must hold objects")
-        if extra:
-            known["extra"] = extra
-        return _made(known)
+        return _made(_read(dict(body)))
 
     @classmethod
     def from_json(cls, body: str | bytes) -> Event:
         """Read one line of JSON. ValueError says what is wrong with it."""
-        return cls.from_dict(strict_json.loads(body))
+        read = strict_json.loads(body)
+        return _made(_read(read)) if type(read) is dict else cls.from_dict(read)
 
     def checked(self) -> Event:
         """The event itself, if it can be read again once it is written; else ValueError says why not."""
+        held = _HELD.get
         for name, value in self.__dict__.items():
-            if value is None or isinstance(value, _HELD.get(name, ())):
+            if value is None or isinstance(value, held(name, ())):
                 continue
             if name != "messages" or not callable(value):
                 raise ValueError(f"{name!r} cannot be {type(value).__name__}")
@@ -236,6 +218,7 @@ def _said(event: Event) -> dict[str, Any]:
 
 _FIELDS: Final = tuple(f.name for f in dataclasses.fields(Event) if f.name != "extra")
 _NAMES: Final = frozenset({*_FIELDS, "extra"})
+_OF_OBJECTS: Final = ("messages", "calls")
 _NUMBER: Final = (int, float)
 _CHECKS: Final[dict[str, Any]] = dict.fromkeys(_FIELDS, str) | {
     "args": dict,
@@ -258,20 +241,59 @@ _CHECKS: Final[dict[str, Any]] = dict.fromkeys(_FIELDS, str) | {
 _HELD: Final = _CHECKS | {"usage": Usage, "extra": dict}  # in an event, as opposed to its body
 
 
+def _read(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields that a body sets. It becomes ours; most bodies hold nothing but such fields, and stay as they are."""
+    checks = _CHECKS.get
+    for name, value in body.items():
+        check = checks(name)
+        if check is None or not isinstance(value, check):
+            body = _sorted_out(body)
+            break
+    if "type" not in body:
+        raise ValueError("an event needs a type")
+    if "usage" in body:
+        body["usage"] = Usage.from_dict(body["usage"])
+    for name in _OF_OBJECTS:
+        if name in body and not all(isinstance(item, dict) for item in body[name]):
+            raise ValueError(f"{name!r} must hold objects")
+    return body
+
+
+def _sorted_out(body: dict[str, Any]) -> dict[str, Any]:
+    """The fields without those that are null; unknown ones apart, in `extra`."""
+    known: dict[str, Any] = {}
+    extra: dict[str, Any] = {}
+    for name, value in body.items():
+        check = _CHECKS.get(name)
+        if check is not None and isinstance(value, check):
+            known[name] = value
+        elif check is None or (name == "args" and value is not None):
+            extra[name] = value  # args: the first version wrote whatever the model had asked with
+        elif value is not None:
+            raise ValueError(f"{name!r} cannot be {type(value).__name__}")
+    return {**known, "extra": extra} if extra else known
+
+
 def _made(values: dict[str, Any]) -> Event:
     """An event of these fields, which become its own; all others the class has as defaults."""
-    event = object.__new__(Event)
-    object.__setattr__(event, "__dict__", values)
+    event = _new(Event)
+    _set(event, "__dict__", values)
     return event
+
+
+_new, _set = object.__new__, object.__setattr__
 
 
 def _init(self: Event, *args: Any, **fields: Any) -> None:
     """The constructor that the fields describe, at a tenth of the cost: only what is set is kept."""
-    fields = dict(zip(_FIELDS, args, strict=False)) | fields if args else fields
+    if args:
+        fields = dict(zip(_FIELDS, args, strict=False)) | fields
     if not fields.keys() <= _NAMES or "type" not in fields or len(args) > len(_FIELDS):
         unknown = sorted(fields.keys() - _NAMES) or "no type"
         raise TypeError(f"an Event has a type and fields of its own, not {unknown}")
-    self.__dict__.update({n: v for n, v in fields.items() if v is not None and (v or n != "extra")})
+    if not fields.get("extra", True):
+        del fields["extra"]
+    _set(self, "__dict__", {name: value for name, value in fields.items() if value is not None})
 
 
 Event.__init__ = _init  # type: ignore[method-assign]  # type checkers read the generated one

@@ -10,13 +10,13 @@ forgetting. Facts are never forgotten: tokens spent and failures seen stay count
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
 
 from agentor.engine import events as ev
-from agentor.engine.batch import NO_FAILURES, SETTLED, AllBut, Approval, Batch, changed
+from agentor.engine.batch import NO_FAILURES, SETTLED, AllBut, Approval, Batch, changed, opened
 from agentor.engine.events import Event, Message, Usage
 from agentor.engine.request import (
     Transcript,
@@ -91,7 +91,12 @@ class RunState:
 
     def withdrawn(self, max_failures: int) -> frozenset[str]:
         """The tools that have used up their failures."""
+        if not self.failures:
+            return _NONE
         return frozenset(name for name, count in self.failures.items() if count >= max_failures)
+
+
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 def evolve(state: RunState, event: Event) -> RunState:
@@ -154,10 +159,16 @@ def with_messages(
 
 def fill(state: RunState, event: Event) -> Event:
     """A generation with the messages it was sent, given the state before it; other events as they are."""
-    if event.type != ev.GENERATION or event.messages is not None:
-        return event
+    sent = messages_of(state, event)
+    return event if sent is None else event.with_(messages=sent)
+
+
+def messages_of(state: RunState, event: Event) -> Callable[[], list[Message]] | None:
+    """What a generation was sent, as a thunk; None for other events, and one that carries its messages itself."""
+    if event.type != ev.GENERATION or event.__dict__.get("messages") is not None:
+        return None
     transcript, source = state.transcript, event.source
-    return event.with_(messages=lambda: build_request(transcript, source))
+    return lambda: build_request(transcript, source)
 
 
 def verify(events: Iterable[Event], run_id: str | None = None) -> list[str]:
@@ -276,7 +287,7 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
     cut = event.finish_reason if event.finish_reason in CUT_REASONS else None
     batch = None
     if calls:
-        batch = Batch(seq, assistant_message(event, calls), calls, event.source, cut)
+        batch = opened(seq, assistant_message(event, calls), calls, event.source, cut)
     state = changed(
         state,
         seq=seq,
@@ -331,17 +342,17 @@ def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch
     if batch is None:
         return changed(state, seq=seq)
-    again = {position for position in batch.approvals if position in batch.started}
-    call = batch.find(event, AllBut(batch.started)) or batch.find(event, again)
+    call = batch.find(event, AllBut(batch.started))
+    if call is None and batch.approvals:  # a start that a person has consented to is another one
+        call = batch.find(event, batch.approvals.keys() & batch.started)
     if call is None:
         return changed(state, seq=seq)
-    started = changed(
-        batch,
-        started=batch.started | {call.position},
-        approvals={p: a for p, a in batch.approvals.items() if p != call.position},  # used up
-    )
+    at, effects, approvals = call.position, batch.effects, batch.approvals
     if event.effect is not None:
-        started = changed(started, effects={**batch.effects, call.position: event.effect})
+        effects = {**effects, at: event.effect}
+    if at in approvals:  # used up
+        approvals = {p: approval for p, approval in approvals.items() if p != at}
+    started = changed(batch, started=batch.started | {at}, effects=effects, approvals=approvals)
     return changed(state, seq=seq, batch=started)
 
 

@@ -113,17 +113,30 @@ class Transcript:
         """32 hexadecimal digits that two transcripts share only if their messages are equal."""
         return self._shared.digest(self._length)
 
-    def request(self, source: str | None) -> list[Message]:
+    def request(self, source: str | None, after: int = 0) -> list[Message]:
         """A list of the messages for a model that talks to `source`: provider fields of other servers are left out.
 
-        The list is the caller's, the messages are shared: treat them as read-only.
+        The list is the caller's, the messages are shared: treat them as read-only. `after`: without the first so many.
         """
-        messages = self._shared.messages[: self._length]
+        messages = self._shared.messages[after : self._length]
         if not self._shared.sources <= {source}:
             for index, origin in self._shared.origins.items():
-                if index < self._length and origin != source:
-                    messages[index] = _without_provider_fields(messages[index])
+                if after <= index < self._length and origin != source:
+                    messages[index - after] = _without_provider_fields(messages[index - after])
         return messages
+
+    def continues(self, earlier: Transcript) -> bool:
+        """Whether it is known to begin with all of `earlier`."""
+        return self._shared is earlier._shared and self._length >= earlier._length
+
+    def is_sent_as(self, messages: list[Message]) -> bool:
+        """Whether they are the messages, none left out or changed on the way. Quick if they are the very same objects."""
+        if self._length != len(self._shared.messages):
+            return False
+        try:
+            return messages == self._shared.messages
+        except Exception:  # somebody has put in what cannot even be compared
+            return False
 
     def _grown(self, messages: list[Message], source: str | None) -> Transcript:
         view = object.__new__(Transcript)
@@ -230,17 +243,20 @@ def _read_call(raw: Mapping[str, Any], position: int) -> Call:
         arguments=str(text) if sendable else strict_json.dumps(args),
         args=args,
         problem=problem,
-        provider_fields={
-            key: value
-            for key, value in raw.items()
-            if key not in _OWN_CALL_KEYS and key != "index" and value is not None
-        },
+        provider_fields={} if raw.keys() <= _OWN_CALL_KEYS else _others(raw),
     )
+
+
+def _others(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """What is neither ours nor a place in a stream."""
+    ours = _OWN_CALL_KEYS | {"index"}
+    return {key: value for key, value in raw.items() if key not in ours and value is not None}
 
 
 def _is_clean(text: str) -> bool:
     """No lone surrogate, written out or as an escape that the arguments' reader would have replaced."""
-    return strict_json.clean_text(text) == text and "\\ud" not in text.lower()
+    escapes = "\\" in text and "\\ud" in text.lower()
+    return not escapes and strict_json.clean_text(text) == text
 
 
 def _renamed(call: Call, call_id: str) -> Call:

@@ -165,8 +165,7 @@ class Runner:
         await self._audience.caught_up()
         self._keeper.check()
         generation = await self._asking.ask(self.state, self._calling.offered(self.state))
-        digest = self.state.transcript.digest()
-        staged = Staged(self.state, [generation.with_(turn=self.state.turn + 1, digest=digest)])
+        staged = Staged(self.state, [generation])
         self._add_consequences(staged)
         await self._record(staged)
 

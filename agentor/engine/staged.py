@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from agentor.engine.events import Event
-from agentor.engine.replay import RunState, evolve, fill
+from agentor.engine.replay import RunState, evolve, messages_of
 
 
 class Staged:
@@ -18,6 +19,9 @@ class Staged:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        event = fill(self.state, event.with_(seq=self.state.seq + 1).checked())
+        changes: dict[str, Any] = {"seq": self.state.seq + 1}
+        if (messages := messages_of(self.state, event)) is not None:
+            changes["messages"] = messages
+        event = event.with_(**changes).checked()
         self.events.append(event)
         self.state = evolve(self.state, event)

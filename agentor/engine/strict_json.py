@@ -44,7 +44,10 @@ def loads(text: str | bytes) -> Any:
     """Read JSON text; ValueError if it is none. Tolerates what older writers stored: lone surrogates, NaN."""
     try:
         return from_json(text, allow_inf_nan=False)
-    except ValueError:
+    except (
+        ValueError,
+        TypeError,
+    ):  # TypeError: also for text with lone surrogates, which no UTF-8 can say
         return _read_slowly(text)
 
 

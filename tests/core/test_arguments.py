@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from agentor.engine import arguments
 from agentor.engine.argument_faults import InvalidArgumentsError, check_object, explain
 from agentor.engine.arguments import MAX_NESTING, parse_arguments
 from tests.core.logs import JSON
@@ -71,6 +72,37 @@ def test_nesting_up_to_the_limit_is_read() -> None:
 def test_every_object_is_read_as_it_is(value: dict[str, Any]) -> None:
     assert parse_arguments(json.dumps(value)) == (value, None)
     assert parse_arguments(value) == (value, None)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                *'{}[]:,"\\ 01-.eE\n\x00',
+                '"a"',
+                '"é"',
+                "\ud800",
+                "true",
+                "null",
+                "NaN",
+                "\\u0061",
+                "{}",
+            ]
+        )
+    )
+)
+def test_what_is_read_quickly_is_read_as_it_would_be_with_care(pieces: list[str]) -> None:
+    for text in ("".join(pieces), '{"a":' + "".join(pieces) + "}"):
+        plain = arguments._plain(text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(arguments, "_plain", lambda text: None)
+            careful = parse_arguments(text)
+        assert plain is None or (plain, None) == careful
+
+
+@pytest.mark.parametrize("text", ['{"city": "London", "days": 3}', '{"a":null,"b":true}', "{}"])
+def test_plain_arguments_are_read_quickly(text: str) -> None:
+    assert arguments._plain(text) == json.loads(text)
 
 
 @given(st.text())

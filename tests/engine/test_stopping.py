@@ -387,7 +387,7 @@ async def test_a_run_that_is_not_recorded_yet_can_be_cancelled_by_its_own_proces
             super().append_many(run_id, events, lease)
 
     store = Late()
-    mine = agent(store)
+    mine = Agentor("A", model=Hanging(), store=store)
     task = asyncio.create_task(mine.arun("go", run_id="r"))
     await asyncio.to_thread(store.is_asked.wait, 60)
     assert await mine.acancel("r", by="ada")

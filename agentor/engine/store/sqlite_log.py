@@ -252,7 +252,10 @@ def _event(run_id: str, expected: int, row: Any) -> Event:
     seq, body = row
     if seq != expected:
         raise LogCorruptError(run_id, expected, f"the log goes on with seq {seq} instead")
-    event = _event_of(run_id, seq, body)
+    try:
+        event = Event.from_json(body)
+    except ValueError as error:
+        raise LogCorruptError(run_id, seq, str(error)) from error
     if event.seq != seq:
         raise LogCorruptError(run_id, seq, f"the event says that its seq is {event.seq}")
     return event

@@ -95,7 +95,10 @@ def decide(
         return
     world.decided.append(call)
     args = None if number is None else {"number": number}
-    _say(world, worker, "approve" if approve else "reject", call, args if approve else None)
+    if approve:
+        _say(world, worker, "approve", call, args, any_question=late)
+    else:
+        _say(world, worker, "reject", call, any_question=late)
     if second is not None:
         _say(world, second, "reject" if approve else "approve", call)
 
@@ -121,8 +124,9 @@ def _say(
     word: people.Word,
     call: people.Question,
     args: dict[str, Any] | None = None,
+    any_question: bool = False,
 ) -> None:
-    people.say(world.worker(worker), word, call, args)
+    people.say(world.worker(worker), word, call, args, any_question)
 
 
 def crash(world: World, worker: str, where: CrashPoint | Literal["now"], known_dead: bool) -> None:

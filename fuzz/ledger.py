@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import apsw
 
+from agentor.engine import replay
 from agentor.engine.batch import Batch
 from agentor.engine.decide import AskModel, decide
 from agentor.engine.events import APPROVAL, TOOL_RESULT, Event
-from agentor.engine.replay import RunState, evolve
+from agentor.engine.replay import RunState
 from agentor.engine.request import build_request
 from agentor.errors import LogCorruptError
 from agentor.testing.checker import check_messages
@@ -109,7 +110,8 @@ class Ledger:
         self._path = path
         self._disk = disk
         self.connection: apsw.Connection | None = None
-        self._version: object = None  # of the file, when it was last read
+        self._writes: int | None = None  # of the disk, when the file was last read
+        self._standings: dict[str, Standing] = {}  # as read since
         self._position = 0
         self._known: dict[int, Log] = {}  # by number, runs that are no longer there included
         self.logs: dict[str, Log] = {}  # the runs that are there
@@ -119,14 +121,14 @@ class Ledger:
 
     def refresh(self) -> None:
         """Read what has been written since."""
+        if self._disk.writes == self._writes:
+            return
         with self._disk.spared():
             if not self._has_tables():
                 return
             connection = self._connected()
-            version = connection.pragma("data_version")
-            if version == self._version:
-                return
-            self._version = version
+            self._writes = self._disk.writes
+            self._standings.clear()
             runs: list[Any] = connection.execute(_RUNS).fetchall()
             numbers = {run_id: number for number, run_id, *_ in runs}
             lineage = {number: (run_id, parent, at) for number, run_id, parent, at, _ in runs}
@@ -141,8 +143,12 @@ class Ledger:
             self.logs = {run_id: self._known[number] for number, run_id, *_, there in runs if there}
 
     def standing(self, run_id: str) -> Standing:
-        with self._disk.spared():
-            return Standing(*self._connected().execute(_STANDING, (run_id,)).get)
+        self.refresh()
+        if run_id not in self._standings:
+            with self._disk.spared():
+                found: Any = self._connected().execute(_STANDING, (run_id,)).get
+            self._standings[run_id] = Standing(*found)
+        return self._standings[run_id]
 
     def books(self) -> Books:
         with self._disk.spared():
@@ -155,7 +161,7 @@ class Ledger:
 
     def _has_tables(self) -> bool:
         """False for a file that a power cut has taken, or of which it has left nothing."""
-        if self._version is not None:
+        if self._writes is not None:
             return True
         if not os.path.exists(self._path):
             return False
@@ -163,7 +169,7 @@ class Ledger:
 
     def start_anew(self) -> None:
         self.close()
-        self._version = None
+        self._writes = None
         self._position = 0
         self._known = {}
         self.logs = {}
@@ -175,9 +181,14 @@ class Ledger:
             self.connection = None
 
     def _connected(self) -> apsw.Connection:
+        """Past the simulated disk, which it would only be slowed down by, unless opening the file changes it."""
         if self.connection is None:
+            is_settled = os.path.exists(f"{self._path}-wal")
+            is_settled &= not os.path.exists(f"{self._path}-journal")
             self.connection = apsw.Connection(
-                self._path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._disk.vfs_name
+                self._path,
+                flags=apsw.SQLITE_OPEN_READWRITE,
+                vfs=None if is_settled else self._disk.vfs_name,
             )
             self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.connection.pragma("query_only", True)
@@ -188,7 +199,7 @@ class Ledger:
             self.gaps.append(f"{run_id}: seq {seq} follows {len(log.events)}")
         event = Event.from_json(body)
         try:
-            state = evolve(log.state, event)
+            state = replay.evolve(log.state, event)
         except LogCorruptError as error:
             self.illegal.append(f"{run_id} at seq {seq}: {error}")
             return

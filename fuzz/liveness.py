@@ -52,9 +52,10 @@ def bring_to_end(world: World) -> None:
 def _wait(world: World, what: str, steps_max: int) -> None:
     """Until everybody has ended what he did; who takes too long is killed."""
     last = world.timeline.steps + steps_max
+    timeline = world.timeline
     while any(worker.busy for worker in world.workers.values()):
-        if world.timeline.steps > last or not world.timeline.step():
-            waits = world.timeline.deadlocked()
+        if timeline.steps > last or not timeline.step():
+            waits = timeline.deadlocked()
             why = "waits for ever" if waits else f"takes over {steps_max} steps"
             world.evidence.stuck.append(f"{what} {why}")
             break

@@ -40,11 +40,18 @@ class Timeline:
         """Let one process run one iteration, or jump to the next timer. False: nothing to do before `until`."""
         ready = self._ready()
         if not ready:
-            awake = [process for process in self.processes if not process.suspended]
-            times = [when for process in awake if (when := process.next_timer()) is not None]
-            if not times or min(times) > until:
+            first = min(
+                [
+                    when
+                    for each in self.processes
+                    if not each.suspended and (when := each.next_timer()) is not None
+                ],
+                default=None,
+            )
+            if first is None or first > until:
                 return False
-            self.now = max(self.now, min(times))
+            if first > self.now:
+                self.now = first
             ready = self._ready()
         process = ready[0] if len(ready) == 1 else self.chooser.choice(ready)
         self.steps += 1
@@ -53,7 +60,12 @@ class Timeline:
 
     def _ready(self) -> list[ProcessLoop]:
         now = self.now
-        return [each for each in self.processes if not each.suspended and each.is_ready(now)]
+        return [
+            each
+            for each in self.processes
+            if not each.suspended
+            and (each.callbacks or (each.timers and each.timers[0][0] <= now))  # `is_ready`
+        ]
 
     def deadlocked(self) -> bool:
         """Nobody has anything to do, now or later."""
@@ -63,6 +75,43 @@ class Timeline:
         while self.step(when):
             pass
         self.now = max(self.now, when)
+
+
+class Handle:
+    """A callback that is to be run, now or at a time. As asyncio's own, without what serves its debugging."""
+
+    __slots__ = ("_args", "_callback", "_context", "_when", "is_cancelled")
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+        when: float = 0.0,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = contextvars.copy_context() if context is None else context
+        self._when = when
+        self.is_cancelled = False
+
+    def run(self, loop: ProcessLoop) -> None:
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            loop.call_exception_handler({"message": "exception in callback", "exception": error})
+
+    def cancel(self) -> None:
+        """A cancelled timer stays in the heap until its time."""
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self._when
 
 
 class ProcessLoop:
@@ -88,8 +137,8 @@ class ProcessLoop:
         self.tasks: list[asyncio.Task[Any]] = []
         self.faults: list[dict[str, Any]] = []  # what nobody else was told of
         self._delay_s = delay_s
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self.callbacks: deque[Handle] = deque()
+        self.timers: list[tuple[float, int, Handle]] = []
         self._number = 0
         self._closed = False
         timeline.processes.append(self)
@@ -97,28 +146,30 @@ class ProcessLoop:
     # The simulation's side -------------------------------------------------------------------------------------------
 
     def is_ready(self, now: float) -> bool:
-        return bool(self._ready) or bool(self._timers and self._timers[0][0] <= now)
+        return bool(self.callbacks) or bool(self.timers and self.timers[0][0] <= now)
 
     def next_timer(self) -> float | None:
-        while self._timers and self._timers[0][2].cancelled():
-            heapq.heappop(self._timers)
-        return self._timers[0][0] if self._timers else None
+        timers = self.timers
+        while timers and timers[0][2].is_cancelled:
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
 
     def iterate(self) -> None:
         """Run what is ready now, as one iteration of any loop does."""
-        while self._timers and self._timers[0][0] <= self.timeline.now:
-            self._ready.append(heapq.heappop(self._timers)[2])
+        timeline, timers, callbacks = self.timeline, self.timers, self.callbacks
+        while timers and timers[0][0] <= timeline.now:
+            callbacks.append(heapq.heappop(timers)[2])
         self.iterations += 1
-        before, self.timeline.current = self.timeline.current, self
+        before, timeline.current = timeline.current, self
         asyncio._set_running_loop(self._as_loop)
         try:
-            for _ in range(len(self._ready)):
-                handle = self._ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
+            for _ in range(len(callbacks)):
+                handle = callbacks.popleft()
+                if not handle.is_cancelled:
+                    handle.run(self)
         finally:
             asyncio._set_running_loop(None)
-            self.timeline.current = before
+            timeline.current = before
 
     def run_until_complete(self, future: Any) -> Any:
         """For tests of one process: run the whole timeline until the future is done."""
@@ -137,9 +188,9 @@ class ProcessLoop:
         while living := [task for task in self.tasks if not task.done()]:
             for task in living:
                 task.cancel()
-            while self._ready or self._timers:
-                self._ready.extend(handle for _, _, handle in sorted(self._timers)[:1])
-                self._timers = sorted(self._timers)[1:]
+            while self.callbacks or self.timers:
+                self.callbacks.extend(handle for _, _, handle in sorted(self.timers)[:1])
+                self.timers = sorted(self.timers)[1:]
                 self.iterate()
                 steps += 1
                 if steps > STEPS_PER_CLEANUP:
@@ -150,8 +201,8 @@ class ProcessLoop:
 
     def close(self) -> None:
         self._closed = True
-        self._ready.clear()
-        self._timers.clear()
+        self.callbacks.clear()
+        self.timers.clear()
         if self in self.timeline.processes:
             self.timeline.processes.remove(self)
 
@@ -165,9 +216,9 @@ class ProcessLoop:
         callback: Callable[..., Any],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self._as_loop, context)
-        self._ready.append(handle)
+    ) -> Handle:
+        handle = Handle(callback, args, context)
+        self.callbacks.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon
@@ -178,7 +229,7 @@ class ProcessLoop:
         callback: Callable[..., Any],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> Handle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
@@ -187,14 +238,11 @@ class ProcessLoop:
         callback: Callable[..., Any],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self._as_loop, context)
+    ) -> Handle:
+        handle = Handle(callback, args, context, when)
         self._number += 1
-        heapq.heappush(self._timers, (when, self._number, handle))
+        heapq.heappush(self.timers, (when, self._number, handle))
         return handle
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer stays in the heap until its time; `next_timer` skips it."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self._as_loop)

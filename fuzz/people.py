@@ -30,6 +30,7 @@ class Question:
     name: str  # of its tool
     batch_seq: int  # of the generation that asked for it
     key: str  # its idempotency key
+    seq: int  # of the event that asks
     in_doubt: bool
     is_forked: bool  # the parent may start it at any moment
 
@@ -56,6 +57,7 @@ def questions(world: World, run_id: str) -> list[Question]:
             call.name,
             batch.seq,
             f"{batch.origin or run_id}:{batch.seq}:{call.position}",
+            batch.approvals[call.position].seq,
             batch.may_have_started(call),
             batch.origin is not None,
         )
@@ -74,15 +76,20 @@ def truth(world: World, question: Question, otherwise: Word) -> Word:
 
 
 def say(
-    place: Worker, word: Word, question: Question, args: dict[str, Any] | None = None
+    place: Worker,
+    word: Word,
+    question: Question,
+    args: dict[str, Any] | None = None,
+    any_question: bool = False,
 ) -> asyncio.Task[Any]:
-    """Let somebody decide upon a call. Until it is known that the word was true when it was recorded, it counts as
-    misleading."""
+    """Let somebody decide upon a call: what was asked when they looked, or whatever is asked about it when their word
+    arrives. Until it is known that the word was true when it was recorded, it counts as misleading."""
     world = place.world
     told = f"{question.name} happened, says {place.name} ({world.evidence.words})"
     world.evidence.words += 1
     world.evidence.misled[question.key] += 1
-    work = _work(place, word, question, args, told)
+    answers = None if any_question else question.seq
+    work = _work(place, word, question, args, told, answers)
     task = place.begin(f"{word} {question.call_id} of", question.run_id, work)
     was_true = _is_true(world, word, question)
     task.add_done_callback(partial(_said, place, word, question, told, was_true))
@@ -90,16 +97,21 @@ def say(
 
 
 def _work(
-    place: Worker, word: Word, question: Question, args: dict[str, Any] | None, told: str
+    place: Worker,
+    word: Word,
+    question: Question,
+    args: dict[str, Any] | None,
+    told: str,
+    answers: int | None,
 ) -> Callable[[], Coroutine[Any, Any, None]]:
     agent, run_id, call_id = place.agent, question.run_id, question.call_id
     match word:
         case "approve":
-            return lambda: agent.aapprove(run_id, call_id, args)
+            return lambda: agent.aapprove(run_id, call_id, args, question=answers)
         case "reject":
-            return lambda: agent.areject(run_id, call_id, "no")
+            return lambda: agent.areject(run_id, call_id, "no", question=answers)
         case "settle":
-            return lambda: agent.asettle(run_id, call_id, told, by=place.name)
+            return lambda: agent.asettle(run_id, call_id, told, place.name, question=answers)
         case other:
             assert_never(other)
 

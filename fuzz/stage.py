@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import shutil
@@ -14,13 +13,13 @@ from concurrent.futures import Future
 from typing import Any, Final
 from unittest import mock
 
-from agentor import definition, stopping
+from agentor import stopping
 from agentor.engine import clock
 from agentor.engine import lease as lease_module
 from agentor.engine.events import Event
 from agentor.engine.runner import Runner
 from agentor.engine.store import sqlite_leases, sqlite_transact
-from fuzz import threads
+from fuzz import memory, threads
 from fuzz.disk import DiskVFS
 from fuzz.liveness import bring_to_end
 from fuzz.script import Action
@@ -28,10 +27,6 @@ from fuzz.worker import Worker
 from fuzz.world import Outcome, World
 
 LOOK_S: Final = 10.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
-
-# An event is a value that never changes, and every one of a world is read by several; its agents have the same tools.
-_from_json = staticmethod(functools.lru_cache(4096)(Event.from_json))
-_describe_tool = functools.lru_cache(64)(definition._tool)
 
 
 @contextlib.contextmanager
@@ -55,11 +50,12 @@ def living(
             mock.patch.object(sqlite_transact, "queue", threads.QUEUES),
             mock.patch.object(stopping, "LOOK_S", LOOK_S),
             mock.patch.object(Runner, "go", _observed),
-            mock.patch.object(Event, "from_json", _from_json),
-            mock.patch.object(definition, "_tool", _describe_tool),
             mock.patch.object(logger, "disabled", True),
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
+            contextlib.ExitStack() as remembering,
         ):
+            for patch in memory.patches():
+                remembering.enter_context(patch)
             try:
                 yield world
             finally:

@@ -107,7 +107,7 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        return any(not task.done() for task in self._operations) or bool(self.loop.threads)
+        return bool(self.loop.threads) or any(not task.done() for task in self._operations)
 
     def die(self) -> None:
         """From now on nothing it does reaches anybody; the world takes it away after this step."""
@@ -139,6 +139,7 @@ class Worker:
         return self.rng.expovariate(100)
 
     def _ended(self, what: str, task: asyncio.Task[Any]) -> None:
+        self._operations.remove(task)
         if self.dead:
             return
         if task.cancelled():

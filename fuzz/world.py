@@ -117,8 +117,11 @@ class World:
 
     def is_locked_by_another(self, worker: Worker) -> bool:
         """Whether another process, awake, is in the middle of a tool's transaction."""
-        others = [each for each in self.workers.values() if each is not worker]
-        return any(each.store.holds_lock and not each.loop.suspended for each in others)
+        return any(
+            each.store.holds_lock and not each.loop.suspended
+            for each in self.workers.values()
+            if each is not worker
+        )
 
     def owner_id(self) -> str:
         """The name of a new lease holder in the process that is running."""
@@ -190,10 +193,12 @@ class World:
 
     def run_until(self, when: float) -> None:
         """Let everybody work until then."""
+        timeline, disk = self.timeline, self.disk
         while True:
-            due = min([when, *(at for at, _, _ in self._later[:1])])
-            if self.timeline.step(due):
-                self._bury()
+            due = min(when, self._later[0][0]) if self._later else when
+            if timeline.step(due):
+                if self.somebody_died or not disk.powered:
+                    self._bury()
                 continue
             self.timeline.now = max(self.timeline.now, due)
             if not self._later or self._later[0][0] > when:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import actions, campaign, canaries, invariants
+from fuzz import actions, campaign, canaries, invariants, memory
 from fuzz.__main__ import main
 from fuzz.campaign import Tally
 from fuzz.canaries import Canary
@@ -68,6 +68,14 @@ def test_other_seeds_are_other_histories() -> None:
 
 def test_a_world_played_twice_in_one_process_is_the_same_world() -> None:
     assert campaign.play(5, draw(5)) == campaign.play(5, draw(5))
+
+
+def test_what_worlds_remember_of_pure_functions_changes_no_world(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remembering = [campaign.play(seed, draw(seed)) for seed in range(20, 26)]
+    monkeypatch.setattr(memory, "patches", list)
+    assert [campaign.play(seed, draw(seed)) for seed in range(20, 26)] == remembering
 
 
 @pytest.mark.slow

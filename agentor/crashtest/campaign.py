@@ -66,6 +66,7 @@ class Campaign:
             tools=tool_reports(outcome.effects, calls, cases),
             cases=cases,
             notes=tuple(_notes(first, reference, outcome)),
+            parallel=bool(side_by_side(first.log)),
         )
 
     # Without a crash ----------------------------------------------------------------------------------------------

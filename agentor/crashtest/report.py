@@ -59,6 +59,11 @@ class Case:
     def name(self) -> str:
         return ", then ".join(self.killed) or "not killed"
 
+    @property
+    def points(self) -> str:
+        """`name` without what was in the commits, which tells it apart from all others."""
+        return ", then ".join(text.partition(" (")[0] for text in self.killed) or "not killed"
+
 
 @dataclass(frozen=True, slots=True)
 class ToolReport:
@@ -90,6 +95,9 @@ class Report:
     tools: tuple[ToolReport, ...]
     cases: tuple[Case, ...]
     notes: tuple[str, ...] = ()
+    parallel: bool = (
+        False  # calls were under way together: what a commit holds depends on who is first
+    )
 
     @property
     def safe(self) -> bool:

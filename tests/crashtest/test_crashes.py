@@ -286,6 +286,7 @@ def test_of_calls_side_by_side_each_return_is_a_place_to_die(crasher: Crasher) -
     assert report.safe, report
     names = [case.name for case in report.cases]
     assert sum(name.startswith("after return") for name in names) == 3
+    assert report.parallel
     assert "Answers differently each time, also without a crash: now." in report.notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -142,6 +143,19 @@ def test_any_text_fits_into_the_xml() -> None:
         "before commit 3 (x)",
     ]
     assert suite.findtext("testcase/system-out") == "in doubt: pay\nit says ? so"
+
+
+def test_a_test_case_has_the_same_name_whichever_of_two_calls_was_recorded_first() -> None:
+    def named(*killed: str) -> tuple[str | None, str | None]:
+        parallel = replace(report(Case(killed, "completed")), parallel=True)
+        (case,) = ElementTree.fromstring(to_junit(parallel)).iter("testcase")
+        return case.get("name"), case.findtext("system-out")
+
+    one = named("before commit 3 (tool_result search)", "after return 2 (pay)")
+    other = named("before commit 3 (tool_result pay)", "after return 2 (search)")
+    assert one[0] == other[0] == "before commit 3, then after return 2"
+    assert one[1] == "killed before commit 3 (tool_result search), then after return 2 (pay)"
+    assert named()[0] == "not killed"
 
 
 @pytest.mark.parametrize(

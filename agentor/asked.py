@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Container
+from dataclasses import dataclass
 from typing import Any, Final
 
 from agentor.engine import clock
 from agentor.engine.recorder import off_loop
-from agentor.engine.store.protocol import Signals, TellsAsked
+from agentor.engine.store.protocol import KnowsAskers, Signals, TellsAsked
 
 FRESH_S: Final = 0.25  # how old another run's look may be to serve for ours
 
@@ -21,13 +22,32 @@ _Boards = weakref.WeakKeyDictionary[Any, "_Board"]  # by store
 _boards: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Boards] = weakref.WeakKeyDictionary()
 
 
-async def is_asked(store: Signals, run_id: str, kind: str) -> bool:
-    """Whether the run is asked this. A "no" may be FRESH_S old; a "yes" is as of now, for it may have been answered."""
-    if isinstance(store, TellsAsked) and (board := _board_of(store)) is not None:
-        seen = await board.asked(store, kind)
-        if run_id not in seen:
-            return False
-    return kind in await off_loop(store, store.asked, run_id)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    by: str | None = None  # None: not said, or the store does not remember
+
+
+async def asked_of(store: Signals, run_id: str, kind: str) -> Asked | None:
+    """What the run is asked of this kind. "Nothing" may be FRESH_S old; the rest is as of now: it may have been answered."""
+    if not isinstance(store, TellsAsked) or (board := _board_of(store)) is None:
+        return await off_loop(store, _looked_up, store, run_id, kind)
+    if run_id not in await board.asked(store, kind):
+        return None
+    return await off_loop(store, _confirmed, store, run_id, kind)
+
+
+def _looked_up(store: Signals, run_id: str, kind: str) -> Asked | None:
+    return Asked(_asker(store, run_id, kind)) if kind in store.asked(run_id) else None
+
+
+def _confirmed(store: Signals, run_id: str, kind: str) -> Asked | None:
+    """What is there most likely. Whoever has said who asks has asked: one read tells both."""
+    by = _asker(store, run_id, kind)
+    return Asked(by) if by is not None or kind in store.asked(run_id) else None
+
+
+def _asker(store: Signals, run_id: str, kind: str) -> str | None:
+    return store.asked_by(run_id, kind) if isinstance(store, KnowsAskers) else None
 
 
 def _board_of(store: Any) -> _Board | None:

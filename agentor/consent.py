@@ -16,7 +16,7 @@ from agentor.engine.replay import RunState
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import AskedAgainError, NotWaitingError
-from agentor.recorded import recorded, reread
+from agentor.recorded import Recorded, recorded, reread
 
 
 async def decide_call(
@@ -26,15 +26,16 @@ async def decide_call(
     decision: Event,
     result: Event | None = None,
     question: int | None = None,
+    known: Recorded | None = None,
 ) -> PendingCall:
     """Record what a person decided about a call that waits; the call as it was decided upon.
 
     `decision` is an `approval` event with a status, `result` the `tool_result` that comes with it if the call is
     settled: one commit. `question` is the one that the person has seen (`PendingCall.question`): `AskedAgainError` if it
     is not the one that waits. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was
-    never started; `LeaseHeldError` while somebody works on the run.
+    never started; `LeaseHeldError` while somebody works on the run. `known`: the run as it was just read.
     """
-    known = await recorded(store, check_run_id(run_id))
+    known = known or await recorded(store, check_run_id(run_id))
     keeper = Keeper(store, run_id)
     await keeper.acquire()
     try:
@@ -65,12 +66,13 @@ async def settle_call(
     by: str | None,
     max_chars: int = RESULT_LIMIT,
     question: int | None = None,
+    known: Recorded | None = None,
 ) -> PendingCall:
     """Record that a call in doubt did happen, and its result, as if the call had given it. See `decide_call`."""
     text = SECRETS.hide(result_text(result, max_chars))
     decision = Event(ev.APPROVAL, status=SETTLED, by=by)
     given = Event(ev.TOOL_RESULT, result=text, ended_at=clock.now())
-    return await decide_call(store, run_id, call_id, decision, given, question)
+    return await decide_call(store, run_id, call_id, decision, given, question, known)
 
 
 async def only_question(store: Store, run_id: str, call_id: str) -> int | None:

@@ -39,17 +39,17 @@ async def approve(
     question: int | None = None,
 ) -> None:
     """Record consent to a call, with other arguments if `args` are given: they replace all that the model gave."""
-    edited = None
+    edited, known = None, None
     if args is not None:
         edited = inputs.read_arguments(args)
-        state, _ = await recorded(store, run_id)
-        tool = tools.get(find_pending(state, run_id, call_id).name)
+        known = await recorded(store, check_run_id(run_id))
+        tool = tools.get(find_pending(known[0], run_id, call_id, known[1]).name)
         if tool is not None:
             inputs.check_arguments(tool, edited)
     decision = Event(
         ev.APPROVAL, status="approved", by=inputs.read_optional_text("by", by), args=edited
     )
-    await decide_call(store, run_id, call_id, decision, question=question)
+    await decide_call(store, run_id, call_id, decision, question=question, known=known)
 
 
 async def reject(
@@ -78,9 +78,9 @@ async def settle(
     question: int | None = None,
 ) -> None:
     """Record that a call in doubt did happen. Its result is cut where its tool's results are."""
-    state, _ = await recorded(store, check_run_id(run_id))
-    batch = state.batch
+    known = await recorded(store, check_run_id(run_id))
+    batch = known[0].batch
     name = next((c.name for c in batch.calls if c.call_id == call_id), "") if batch else ""
     limit = tools[name].max_result_chars if name in tools else RESULT_LIMIT
     by = inputs.read_optional_text("by", by)
-    await settle_call(store, run_id, call_id, result, by, limit, question)
+    await settle_call(store, run_id, call_id, result, by, limit, question, known)

@@ -12,16 +12,16 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from agentor.asked import is_asked
+from agentor.asked import asked_of
 from agentor.engine import clock
 from agentor.engine.decide import Finish
 from agentor.engine.ending import stopped
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.staged import Staged
-from agentor.engine.store.protocol import KnowsAskers, Signals, Store, check_run_id
+from agentor.engine.store.protocol import Signals, Store, check_run_id
 from agentor.errors import LeaseHeldError, RunNotFoundError
-from agentor.recorded import recorded
+from agentor.recorded import Recorded, recorded, reread
 
 logger = logging.getLogger("agentor")
 
@@ -103,16 +103,11 @@ class Stopper:
             raise AssertionError("it is never done")
         while True:
             try:
-                if await is_asked(store, self._run_id, CANCEL):
-                    return Stop("cancelled", "Cancelled.", await self._asked_by(store))
+                if (asked := await asked_of(store, self._run_id, CANCEL)) is not None:
+                    return Stop("cancelled", "Cancelled.", asked.by)
             except Exception as error:  # a busy disk: look again
                 logger.warning("run %s: its signals cannot be read (%s)", self._run_id, error)
             await clock.sleep(LOOK_S)
-
-    async def _asked_by(self, store: object) -> str | None:
-        if not isinstance(store, KnowsAskers):
-            return None
-        return await off_loop(store, store.asked_by, self._run_id, CANCEL)
 
 
 OVERDUE: Final = Stop("deadline", "Reached the deadline of the run.")
@@ -148,17 +143,17 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
     """
     stop = Stop("cancelled", "Cancelled.", by)
     try:
-        state, _ = await recorded(store, check_run_id(run_id))
+        known = await recorded(store, check_run_id(run_id))
     except RunNotFoundError:
         if tell(store, run_id, stop):  # it has begun, and its first event is on the way
             return "cancelled"
         raise
-    if state.status not in ENDABLE:
+    if known[0].status not in ENDABLE:
         return "over"
     if tell(store, run_id, stop):
         return "cancelled"
     try:
-        return "cancelled" if await end_run(store, run_id, stop) else "over"
+        return "cancelled" if await end_run(store, run_id, stop, known) else "over"
     except LeaseHeldError:
         if not isinstance(store, Signals):
             raise
@@ -166,13 +161,16 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
     return "asked"
 
 
-async def end_run(store: Store, run_id: str, stop: Stop) -> bool:
-    """Write the end of a run that nobody works on; False if it has ended meanwhile. `LeaseHeldError`: somebody does."""
+async def end_run(store: Store, run_id: str, stop: Stop, known: Recorded | None = None) -> bool:
+    """Write the end of a run that nobody works on; False if it has ended meanwhile. `LeaseHeldError`: somebody does.
+
+    `known`: the run as it was just read.
+    """
     endable = PARKABLE if stop.status == "parked" else ENDABLE
     keeper = Keeper(store, run_id)
     await keeper.acquire()
     try:
-        state, _ = await recorded(store, run_id)
+        state, _ = await reread(store, run_id, known)
         if state.status not in endable:
             return False
         end, now = Finish(stop.status, error=stop.error), clock.now()

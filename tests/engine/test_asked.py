@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from typing import ClassVar
 
 from agentor import MemoryStore
-from agentor.asked import FRESH_S, is_asked
+from agentor.asked import FRESH_S, Asked, asked_of
 from agentor.engine import clock
 from agentor.engine.clock import SystemClock
 
@@ -34,7 +35,8 @@ class Looked(MemoryStore):
 
 
 async def ask_all(store: MemoryStore, count: int) -> list[bool]:
-    return await asyncio.gather(*(is_asked(store, f"run{n}", "cancel") for n in range(count)))
+    asked = await asyncio.gather(*(asked_of(store, f"run{n}", "cancel") for n in range(count)))
+    return [each is not None for each in asked]
 
 
 async def test_five_hundred_runs_look_once_and_each_hears_its_own() -> None:
@@ -68,24 +70,24 @@ async def test_a_look_that_is_given_up_or_fails_is_nobody_elses_loss() -> None:
 
     store = Bad()
     store.ask("run2", "cancel")
-    looks = [asyncio.ensure_future(is_asked(store, f"run{n}", "cancel")) for n in range(3)]
+    looks = [asyncio.ensure_future(asked_of(store, f"run{n}", "cancel")) for n in range(3)]
     failed, *others = await asyncio.gather(*looks, return_exceptions=True)
     assert isinstance(failed, OSError)
-    assert others == [False, True]
-    given_up = asyncio.ensure_future(is_asked(store2 := Looked(), "run", "cancel"))
-    waiting = asyncio.ensure_future(is_asked(store2, "run", "cancel"))
+    assert others == [None, Asked()]
+    given_up = asyncio.ensure_future(asked_of(store2 := Looked(), "run", "cancel"))
+    waiting = asyncio.ensure_future(asked_of(store2, "run", "cancel"))
     await asyncio.sleep(0)
     given_up.cancel()
-    assert await waiting is False
+    assert await waiting is None
 
 
 async def test_a_question_that_was_answered_since_the_look_is_asked_no_more() -> None:
     """A run that is resumed at once after it was cancelled must not hear of that again."""
     store = Looked()
     store.ask("run", "cancel")
-    assert await is_asked(store, "run", "cancel")
+    assert await asked_of(store, "run", "cancel") == Asked()
     store.answered("run", "cancel")
-    assert not await is_asked(store, "run", "cancel")
+    assert await asked_of(store, "run", "cancel") is None
 
 
 async def test_a_store_that_cannot_be_a_key_is_looked_at_for_each_run() -> None:
@@ -115,3 +117,37 @@ def test_each_event_loop_looks_for_itself() -> None:
     for _ in range(2):
         assert asyncio.run(ask_all(store, 3)) == [False] * 3
     assert store.looks == 2
+
+
+async def test_who_asked_is_heard_with_the_same_read() -> None:
+    class Counted(Looked):
+        asked_for = 0
+
+        def asked(self, run_id: str) -> list[str]:
+            self.asked_for += 1
+            return super().asked(run_id)
+
+    store = Counted()
+    store.ask("run", "cancel", "ada")
+    assert await asked_of(store, "run", "cancel") == Asked("ada")
+    assert store.asked_for == 0
+
+
+async def test_a_store_that_knows_of_one_run_at_a_time_is_asked_of_that_one() -> None:
+    class Alone:
+        blocking = False
+        kinds: ClassVar[list[str]] = []
+
+        def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
+            self.kinds.append(kind)
+
+        def asked(self, run_id: str) -> list[str]:
+            return self.kinds
+
+        def answered(self, run_id: str, kind: str) -> None:
+            self.kinds.remove(kind)
+
+    store = Alone()
+    assert await asked_of(store, "run", "cancel") is None
+    store.ask("run", "cancel", "ada")
+    assert await asked_of(store, "run", "cancel") == Asked()

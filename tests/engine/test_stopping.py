@@ -396,3 +396,18 @@ async def test_a_run_that_is_not_recorded_yet_can_be_cancelled_by_its_own_proces
     store.may_write.set()
     assert (await task).status == "cancelled"
     assert types(store.load("r")) == ["run_start", "cancel", "run_end"]
+
+
+def test_to_cancel_a_run_that_nobody_works_on_reads_its_log_once() -> None:
+    class Counted(MemoryStore):
+        reads = 0
+
+        def load(self, run_id: str) -> list[Event]:
+            self.reads += 1
+            return super().load(run_id)
+
+    store = Counted()
+    store.append("r", Event("run_start", agent="A", messages=[{"role": "user", "content": "hi"}]))
+    assert agent(store).cancel("r")
+    assert store.reads == 1
+    assert types(store.load("r")) == ["run_start", "cancel", "run_end"]

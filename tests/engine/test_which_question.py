@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from agentor import AskedAgainError, ConfigError, MemoryStore, NotWaitingError, PendingCall
 from agentor.blocking import wait_for
 from agentor.consent import only_question, pending_of
+from agentor.engine.events import Event
 from agentor.engine.replay import replay
 from tests.engine.test_changed_arguments import EDITED, Desk, die_after_start
 
@@ -131,3 +132,26 @@ def test_of_all_questions_there_ever_were_only_the_last_is_answered(
             Desk(store).agent.approve("r", answered)
     Desk(store).agent.approve("r", seen[-1])
     assert store.load("r")[-1].status == "approved"
+
+
+@pytest.mark.parametrize("decide", ["approve", "approve with others", "reject", "settle"])
+def test_a_decision_reads_the_log_once(decide: str) -> None:
+    class Counted(MemoryStore):
+        reads = 0
+
+        def load(self, run_id: str) -> list[Event]:
+            self.reads += 1
+            return super().load(run_id)
+
+    store = Counted()
+    Desk(store).agent.run("go", run_id="r")
+    Desk(store).agent.approve("r", "call_1")
+    die_after_start(store, "r")
+    Desk(store).agent.resume("r")
+    call, desk = waiting(store), Desk(store)
+    store.reads = 0
+    if decide == "approve with others":
+        desk.agent.approve("r", call, args=EDITED)
+    else:
+        getattr(desk.agent, decide)("r", call, *VERBS[decide])
+    assert store.reads == 1

@@ -22,6 +22,9 @@ package's) reach the caller with their own type; `agentor` adds a note that name
 
 from __future__ import annotations
 
+import os
+import socket
+
 
 class AgentorError(Exception):
     """Root of the tree: catch it to catch everything that agentor itself raises."""
@@ -109,12 +112,14 @@ class LeaseError(AgentorError):
 
 
 class LeaseHeldError(LeaseError):
-    """Another live worker holds the run. Raised before any model call or tool."""
+    """A live worker holds the run: of another process, or of this one (`is_own`). Raised before any model call or tool."""
 
     def __init__(self, run_id: str, owner: str | None, expires_at: float | None) -> None:
+        process = (owner or "unknown").split("/")[0]
+        self.is_own = process == f"{os.getpid()}@{socket.gethostname()}"  # this very process has it
+        who = "this process itself works on" if self.is_own else "another worker has"
         super().__init__(
-            f"another worker has run {run_id!r} ({(owner or 'unknown').split('/')[0]}); try again later, "
-            "or wait for it: resume(run_id, wait=True)",
+            f"{who} run {run_id!r} ({process}); try again later, or wait for it: resume(run_id, wait=True)",
             run_id=run_id,
             owner=owner,
             expires_at=expires_at,

@@ -24,7 +24,8 @@ class ToolAction:
 @dataclass(frozen=True, slots=True)
 class StreamItem:
     """One thing to show. `chunk` is text as it arrives, `message` a whole answer or a tool's output; `seq` is None for
-    a chunk, which is not recorded."""
+    a chunk, which is not recorded. The last item has a `status`, and perhaps an `error`, if the run did not complete; one
+    that did ends with its answer."""
 
     type: str = ITEM
     message: str | None = None
@@ -33,9 +34,15 @@ class StreamItem:
     reasoning: str | None = None
     run_id: str | None = None
     seq: int | None = None
+    status: str | None = None
+    error: str | None = None
 
     def to_json(self) -> str:
-        return strict_json.dumps(asdict(self))
+        """All but `status` and `error` are always there; those are in the last item alone, if the run has not completed."""
+        body = asdict(self)
+        if self.status is None:
+            del body["status"], body["error"]
+        return strict_json.dumps(body)
 
 
 def item_of(event: Event, run_id: str | None) -> StreamItem | None:
@@ -55,6 +62,8 @@ def item_of(event: Event, run_id: str | None) -> StreamItem | None:
             return StreamItem(
                 message=event.result, tool_action=action, run_id=run_id, seq=event.seq
             )
+        case ev.RUN_END if event.status != "completed":
+            return StreamItem(status=event.status, error=event.error, run_id=run_id, seq=event.seq)
     return None
 
 

@@ -12,7 +12,7 @@ import click
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, full_option, store_option
 from agentor.cli.stores import existing_store
-from agentor.cli.timeline import is_queued, timeline
+from agentor.cli.timeline import Before, timeline
 from agentor.engine.events import RUN_END, Event
 from agentor.engine.store.protocol import Tails, check_run_id
 from agentor.errors import ConfigError, RunNotFoundError
@@ -71,13 +71,13 @@ def _one(
 ) -> None:
     if not store.load(check_run_id(run_id)):
         raise RunNotFoundError(run_id)
-    queued = functools.reduce(is_queued, store.load(run_id)[:after], False)
+    before = functools.reduce(Before.after, store.load(run_id)[:after], Before())
     events = _until_it_has_ended(store, run_id, after, timeout)
     if as_json:
         for event in events:
             click.echo(event.to_json())
     else:
-        console.print_timeline(timeline(events, queued), full)
+        console.print_timeline(timeline(events, before), full)
 
 
 def _until_it_has_ended(
@@ -94,7 +94,7 @@ def _until_it_has_ended(
 def _all(store: Any, after: int | None, timeout: float | None, as_json: bool, full: bool) -> None:
     start = store.last_position() if after is None else after
     told = None
-    queued: set[str] = set()
+    before: dict[str, Before] = {}
     for position, run_id, event in store.tail(after=start, timeout=timeout):
         if as_json:
             body = {"position": position, "run_id": run_id, "event": event.to_dict()}
@@ -103,5 +103,13 @@ def _all(store: Any, after: int | None, timeout: float | None, as_json: bool, fu
         if run_id != told:
             console.print_facts([("run", run_id)])
             told = run_id
-        console.print_timeline(timeline([event], run_id in queued), full)
-        (queued.add if is_queued(run_id in queued, event) else queued.discard)(run_id)
+        known = before.pop(run_id, None) or _what_was_before(store, run_id, event)
+        console.print_timeline(timeline([event], known), full)
+        if event.type != RUN_END:  # else it may never be heard of again
+            before[run_id] = known.after(event)
+
+
+def _what_was_before(store: Any, run_id: str, event: Event) -> Before:
+    seq = event.seq or 1
+    log = store.load(run_id)[: seq - 1] if seq > 1 else []
+    return functools.reduce(Before.after, log, Before())

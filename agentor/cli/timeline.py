@@ -28,27 +28,38 @@ class Line:
     tone: str = "plain"  # plain, quiet, good, bad
 
 
-def timeline(events: Iterable[Event], queued: bool = False) -> Iterator[Line]:
-    """The lines of a log, in order; of a part of one, which `is_queued` at its beginning."""
-    answer = None
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What has to be known of the events before a part of a log."""
+
+    queued: bool = False  # it waits for somebody to begin with it
+    turns: int = 0  # in all segments, for people count on after a resume
+
+    def after(self, event: Event) -> Before:
+        match event.type:
+            case ev.RUN_START:
+                return Before(bool(event.queued), self.turns)
+            case ev.GENERATION:
+                return Before(self.queued, self.turns + 1)
+        return self
+
+
+def timeline(events: Iterable[Event], before: Before | None = None) -> Iterator[Line]:
+    """The lines of a log, in order, or of the part of one that follows what was `before`."""
+    answer, before = None, before or Before()
     for seq, event in enumerate(events, start=1):
         if event.type == ev.GENERATION:
             answer = event.text
-        yield from _lines(event, event.seq or seq, answer, queued)
-        queued = is_queued(queued, event)
+        yield from _lines(event, event.seq or seq, answer, before)
+        before = before.after(event)
 
 
-def is_queued(queued: bool, event: Event) -> bool:
-    """Whether the run waits for somebody to begin with it, now that this event has come."""
-    return bool(event.queued) if event.type == ev.RUN_START else queued
-
-
-def _lines(event: Event, seq: int, answer: str | None, queued: bool) -> Iterator[Line]:
+def _lines(event: Event, seq: int, answer: str | None, before: Before) -> Iterator[Line]:
     match event.type:
         case ev.RUN_START:
-            yield from _start(event, seq, queued)
+            yield from _start(event, seq, before.queued)
         case ev.GENERATION:
-            yield from _generation(event, seq)
+            yield from _generation(event, seq, before.turns + 1)
         case ev.TOOL_CALL:
             yield Line(seq, "call", call_text(event.name, event.args))
         case ev.TOOL_RESULT:
@@ -111,13 +122,13 @@ def _approval(event: Event, seq: int) -> Line:
     return Line(seq, "asks a person", f"to approve {call}{why}")
 
 
-def _generation(event: Event, seq: int) -> Iterator[Line]:
+def _generation(event: Event, seq: int, turn: int) -> Iterator[Line]:
     asked = ", ".join(_called_name(call) for call in event.calls or [])
     said = [event.text or "", f"asks for {asked}" if asked else ""]
     unusual = event.finish_reason not in _USUAL_FINISH
     yield Line(
         seq,
-        f"turn {event.turn}" if event.turn else "turn",
+        f"turn {turn}",
         "\n".join(filter(None, said)) or "(says nothing)",
         " · ".join(
             filter(None, [tokens(event.usage), str(event.finish_reason) if unusual else ""])

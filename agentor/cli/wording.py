@@ -28,6 +28,8 @@ def _message(error: BaseException) -> str:
     match error:
         case RunNotFoundError():
             return f"no run {error.run_id!r} in this store; `agentor runs` lists those there are"
+        case LeaseHeldError(is_own=True):
+            return f"this process itself works on run {error.run_id!r}; try again when it has ended"
         case LeaseHeldError():
             worker = (error.owner or "unknown").split("/")[0]
             return (

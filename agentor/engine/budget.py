@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from agentor.engine.events import Usage
@@ -69,7 +70,7 @@ class Budget:
         if self.tokens is not None and state.usage.total_tokens >= self.tokens:
             return f"Reached the budget of {self.tokens} tokens ({state.usage.total_tokens} spent)."
         if self.money is not None and (spent := self.spent(state)) >= self.money:
-            return f"Reached the budget of {self.money:g} ({spent:.4g} spent)."
+            return f"Reached the budget of {_written(self.money)} ({_rounded(spent)} spent)."
         return None
 
     def _cost(self, model: str, spending: Spending, at: float | None) -> float:
@@ -78,6 +79,18 @@ class Budget:
         given, made = self.prices[model]
         usage = spending.usage
         return (usage.input_tokens * given + usage.output_tokens * made) / 1_000_000
+
+
+def _written(amount: Any) -> str:
+    """As people write money: "0.00003" and "1250000", never with an exponent."""
+    text = f"{Decimal(str(amount)):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _rounded(amount: float) -> str:
+    """To hundredths, and to four digits that say something."""
+    digits = max(4, len(str(int(amount))) + 2)
+    return _written(f"{amount:.{digits}g}")
 
 
 def _average(spending: Spending) -> Usage:

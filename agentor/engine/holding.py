@@ -27,10 +27,22 @@ def hold(store: Leases, lease: Lease, threads: Sequence[threading.Thread]) -> No
     In a daemon thread: the loop that the run lived on may end, and the interpreter's exit waits for nothing here.
     """
     name = f"agentor-hold-{lease.run_id}"
+    key = id(store), lease.run_id
+    _held[key] = threads
     threading.Thread(target=_hold, args=(store, lease, threads), name=name, daemon=True).start()
 
 
+_held: dict[tuple[int, str], Sequence[threading.Thread]] = {}  # by store and run
+
+
+def held_for(store: object, run_id: str) -> list[str]:
+    """The tools of this process whose threads the run is held for, by name; [] if it is not."""
+    threads = _held.get((id(store), run_id), ())
+    return [thread.name.removeprefix("agentor-tool-") for thread in threads if thread.is_alive()]
+
+
 def _hold(store: Leases, lease: Lease, threads: Sequence[threading.Thread]) -> None:
+    key = id(store), lease.run_id
     try:
         for thread in threads:
             while thread.is_alive():
@@ -41,6 +53,9 @@ def _hold(store: Leases, lease: Lease, threads: Sequence[threading.Thread]) -> N
         logger.warning("run %s: its lease was lost while a tool still ran: %s", lease.run_id, error)
     except Exception as error:  # it expires by itself
         logger.warning("run %s: its lease could not be held or released (%s)", lease.run_id, error)
+    finally:
+        if _held.get(key) is threads:
+            del _held[key]
 
 
 def _renewed(store: Leases, lease: Lease) -> Lease:

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentor.engine import clock
-from agentor.engine.holding import RENEWALS_PER_TTL, hold
+from agentor.engine.holding import RENEWALS_PER_TTL, held_for, hold
 from agentor.engine.recorder import off_loop, uninterrupted
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease, Leases
-from agentor.errors import LeaseLostError
+from agentor.errors import LeaseHeldError, LeaseLostError
 
 logger = logging.getLogger("agentor")
 
@@ -53,6 +53,12 @@ class Keeper:
         )
         try:
             self.lease = await uninterrupted(acquiring)
+        except LeaseHeldError as error:
+            if names := held_for(self._store, self.run_id):
+                error.add_note(
+                    f"Tools of it that still run, and cannot be stopped: {', '.join(names)}."
+                )
+            raise
         except asyncio.CancelledError:
             if not acquiring.cancelled() and acquiring.exception() is None:
                 self.lease = acquiring.result()  # granted to somebody who has gone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -186,3 +187,23 @@ def test_two_streams_side_by_side_do_not_mix(store: Any) -> None:
 def test_a_stream_read_from_its_start_to_its_end_leaves_a_complete_run(store: Any) -> None:
     read(agent(store, scripted()).stream_chat("hi", run_id="r"))
     assert is_complete(store.load("r"))
+
+
+@pytest.mark.parametrize("serialize", [True, False])
+def test_a_stream_that_ends_without_an_answer_ends_with_an_item_that_says_why(
+    store: Any, serialize: bool
+) -> None:
+    made = agent(store, ScriptedModel([calls(("pay", {"amount": 1}))]))
+    items = read(made.stream_chat("hi", serialize=serialize, max_turns=1, run_id="r"))
+    *others, last = [json.loads(item) if serialize else asdict(item) for item in items]
+    assert (last["status"], last["seq"]) == ("max_turns", store.load("r")[-1].seq)
+    assert last["error"] == "Reached max_turns (1) without a final answer."
+    assert (last["message"], last["chunk"], last["tool_action"]) == (None, None, None)
+    assert not any(other.get("status") for other in others)
+
+
+def test_a_stream_that_completes_ends_with_the_answer(store: Any) -> None:
+    *_, last = read(agent(store).stream_chat("hi"))
+    body = json.loads(last)
+    assert body["message"] == ANSWER
+    assert not {"status", "error"} & set(body)  # those are of other ends

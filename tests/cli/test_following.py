@@ -8,6 +8,7 @@ from typing import Any
 
 from stored_runs import BODIES, Program, write
 
+from agentor import SQLiteStore
 from agentor.engine.events import Event
 from agentor.inputs import open_store
 
@@ -70,3 +71,15 @@ def test_tail_of_an_unknown_run_is_an_error(program: Program, stored: str) -> No
     told = program("tail", "nobody", "--store", stored)
     assert told.exit_code == 1
     assert "no run 'nobody'" in told.stderr
+
+
+def test_tail_of_all_runs_counts_the_turns_of_each_on(program: Program, place: Any) -> None:
+    """Also of a run that had begun before, and of one that goes on after its end."""
+    with SQLiteStore("runs.db") as store:
+        for event in (Event("generation", turn=1), Event("generation", turn=2)):
+            store.append("a", event)
+        start = store.last_position()
+        for run_id, kind in (("a", "run_end"), ("b", "generation"), ("a", "generation")):
+            store.append(run_id, Event(kind))
+    shown = program("tail", "--after", str(start), "--timeout", "0").stdout
+    assert [line.split()[2] for line in shown.splitlines() if " turn " in line] == ["1", "3"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentor import Agentor, MemoryStore, function_tool
 from agentor.cli import console
-from agentor.cli.timeline import Line, call_text, duration, timeline, what_resume_would_do
+from agentor.cli.timeline import Before, Line, call_text, duration, timeline, what_resume_would_do
 from agentor.engine.events import STORED_TYPES, Event, Usage
 from agentor.engine.replay import replay
 from agentor.plan import plan_from_log
@@ -38,6 +39,15 @@ WHOLE = [START, ASKS, CALL, RESULT, ANSWERS, MESSAGE, END]
 
 def shown(*events: Event) -> list[tuple[str, str, str]]:
     return [(line.label, line.text, line.note) for line in timeline(events)]
+
+
+def test_turns_are_counted_on_after_a_resume_which_begins_to_count_anew() -> None:
+    again = START.with_(kept=3, messages=None)
+    log = [START, ASKS, CALL, RESULT, again, ASKS, CALL, RESULT, ANSWERS]
+    turns = [label for label, _, _ in shown(*log) if label.startswith("turn")]
+    assert turns == ["turn 1", "turn 2", "turn 3"]
+    before = functools.reduce(Before.after, log[:5], Before())
+    assert [line.label for line in timeline(log[5:6], before)] == ["turn 2"]
 
 
 def test_a_whole_run_reads_as_a_story() -> None:

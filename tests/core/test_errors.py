@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from agentor import errors
+from agentor.engine.store.owner import owner_id
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,13 @@ def test_the_text_of_an_error_names_the_run_and_the_way_out(
     error: errors.AgentorError, words: str
 ) -> None:
     assert words in str(error)
+
+
+def test_a_run_that_this_very_process_has_is_not_said_to_be_another_workers() -> None:
+    own = errors.LeaseHeldError("r", owner_id(), 1.0)
+    assert own.is_own
+    assert f"this process itself works on run 'r' ({os.getpid()}@" in str(own)
+    assert not errors.LeaseHeldError("r", f"{os.getpid()}@elsewhere/x", 1.0).is_own
 
 
 def test_errors_carry_their_facts() -> None:

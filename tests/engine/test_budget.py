@@ -54,6 +54,24 @@ def test_a_budget_of_money_says_what_was_spent_of_how_much() -> None:
     assert budget.reached(state) == "Reached the budget of 0.5 (0.5 spent)."
 
 
+@pytest.mark.parametrize(
+    ("limit", "tokens", "told"),
+    [
+        (1e-05, 30, "0.00001 (0.00003 spent)"),
+        (0.00002, 31, "0.00002 (0.000031 spent)"),
+        (1_000_000, 1_250_000_123_000, "1000000 (1250000.12 spent)"),
+        (1234.5, 1_234_567_891, "1234.5 (1234.57 spent)"),
+        (2, 2_000_400, "2 (2 spent)"),
+    ],
+)
+def test_money_is_written_as_money_however_little_or_much(
+    limit: float, tokens: int, told: str
+) -> None:
+    budget = Budget(money=limit, prices={"m": (1.0, 0.0)})
+    state = run_of([("m", Usage(tokens, 0, tokens))])
+    assert budget.reached(state) == f"Reached the budget of {told}."
+
+
 def test_a_model_without_a_price_is_named_before_it_is_asked() -> None:
     budget = Budget(money=1, prices=PRICES)
     budget.check("m")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentor import Agentor, LeaseHeldError, LeaseLostError, MemoryStore, SQLiteStore, function_tool
-from agentor.engine.holding import hold
+from agentor.engine.holding import held_for, hold
 from agentor.engine.lease import Keeper
 from agentor.engine.store.protocol import Lease
 from agentor.testing import ScriptedModel, calls, says
@@ -114,10 +114,14 @@ async def test_a_run_whose_tool_still_runs_is_nobody_elses_until_it_has_ended(
     await leave(press)
     same_place = store if isinstance(store, MemoryStore) else type(store)(store_path(store))
     rival = Press(same_place, effect)
-    with pytest.raises(LeaseHeldError):
+    with pytest.raises(LeaseHeldError, match="this process itself works on run 'r'"):
         await rival.agent.aresume("r")
+    with pytest.raises(LeaseHeldError) as told:
+        await press.agent.aresume("r")
+    assert told.value.__notes__ == ["Tools of it that still run, and cannot be stopped: press."]
     assert not rival.ran
     await press.open_gate()
+    assert held_for(store, "r") == []
     rival.gate.set()
     assert (await rival.agent.aresume("r")).final_output == "done"
     same_place.close()

@@ -51,7 +51,7 @@ class SteppedWriter(Writer):
     def __init__(
         self, real: Writer, process: ProcessLoop, delay_s: Callable[[], float], observer: Observer
     ) -> None:
-        super().__init__(real._connection, real._path, real._check_file)
+        super().__init__(real._connection, real._path, real._watch)
         self._process = process
         self._delay_s = delay_s
         self._observer = observer

@@ -28,7 +28,6 @@ from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, 
 from agentor.engine.store.pruning import Age, Choice
 from agentor.engine.store.sqlite_file import (
     Settings,
-    check_file,
     check_sqlite_version,
     create_private,
     open_connection,
@@ -40,8 +39,9 @@ from agentor.engine.store.sqlite_file import (
 from agentor.engine.store.sqlite_readers import Readers
 from agentor.engine.store.sqlite_runs import RunRow
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
+from agentor.engine.store.sqlite_watch import Watch
 from agentor.engine.store.sqlite_writer import Writer
-from agentor.engine.store.tailing import Bell, Found, News, Tailing
+from agentor.engine.store.tailing import Bell, Found, News, Tailing, deleted_meanwhile
 from agentor.engine.store.transacting import Letter
 from agentor.errors import ConfigError, StoreError
 
@@ -99,8 +99,13 @@ class SQLiteStore(Tailing):
             except BaseException:
                 connection.close()
                 raise
-        self._writer = Writer(connection, self.path, partial(check_file, self.path, self._identity))
-        self._readers = Readers(self.path, partial(open_connection, self._settings, read_only=True))
+        self._watch = Watch(connection, self.path, self._identity)
+        self._writer = Writer(connection, self.path, self._watch)
+        self._readers = Readers(
+            self.path,
+            partial(open_connection, self._settings, read_only=True),
+            partial(_check_files, self._watch, self._writer),
+        )
         self._bell = Bell()
         self._finalizer = weakref.finalize(
             self, _close, self._writer, self._readers, self._identity, self._pid
@@ -229,6 +234,7 @@ class SQLiteStore(Tailing):
         """
         check_run_id(run_id)
         self._write(lambda connection: deleting.mark(connection, run_id))
+        self._bell.ring(run_id)
         sweep = self._sweep([run_id])
         return Removed([run_id], [], sweep.events, sweep.bytes)
 
@@ -350,7 +356,6 @@ class SQLiteStore(Tailing):
 
     def _read(self, query: Callable[[apsw.Connection], T]) -> T:
         self._check_process()
-        check_file(self.path, self._identity)
         with store_errors(self.path), self._readers.connection() as connection:
             return query(connection)
 
@@ -387,6 +392,18 @@ class SQLiteStore(Tailing):
                 f"{self.path}: this store was opened before os.fork(), in process {self._pid}; "
                 "open a new SQLiteStore in the child"
             )
+
+
+def _check_files(watch: Watch, writer: Writer) -> None:
+    try:
+        watch.check()
+    except StoreError:
+        writer.submit(_nothing)  # it finds the same, and rescues what it can
+        raise
+
+
+def _nothing(connection: apsw.Connection) -> None:
+    pass
 
 
 def _close(writer: Writer, readers: Readers, identity: guard.Identity, pid: int) -> None:

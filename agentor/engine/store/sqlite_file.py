@@ -145,20 +145,6 @@ def create_private(path: str) -> None:
         ) from error
 
 
-def check_file(path: str, opened: tuple[int, int]) -> None:
-    """Refuse to go on with a file that is no longer at its path: what is written to it is lost with it."""
-    try:
-        status = os.stat(path)
-        same = (status.st_dev, status.st_ino) == opened
-    except OSError:
-        same = False
-    if not same:
-        raise StoreError(
-            f"{path}: the file was deleted or replaced while it was open, so nothing more is saved to it; "
-            "put it back or choose another path, and open a new store"
-        )
-
-
 def check_sqlite_version() -> None:
     found = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
     if found < _OLDEST_SQLITE:
@@ -242,11 +228,18 @@ def store_errors(path: str) -> Iterator[None]:
 
 
 def explained(error: BaseException, path: str) -> StoreError:
+    if getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHORT_READ:
+        return StoreError(f"{path}: {_CUT_SHORT} ({error})")
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             return StoreError(f"{path}: {advice} ({error})")
     return StoreError(f"{path}: SQLite refused: {error}")
 
+
+_CUT_SHORT = (
+    "a part of it is missing; if -wal or -shm was deleted or replaced while a process had the store open, close it in "
+    "every process, and open it anew"
+)
 
 _ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.FullError, "the disk is full, nothing of this step was saved; make space and try again"),

@@ -17,9 +17,12 @@ _IDLE_MAX = 4
 class Readers:
     """Hands out reading connections. Every read fetches its rows whole, so none keeps the WAL from shrinking."""
 
-    def __init__(self, path: str, connect: Callable[[], apsw.Connection]) -> None:
+    def __init__(
+        self, path: str, connect: Callable[[], apsw.Connection], check: Callable[[], None]
+    ) -> None:
         self._path = path
         self._connect = connect
+        self._check = check  # before each read, while nobody closes the file
         self._idle: list[apsw.Connection] = []
         self._busy = 0
         self._closed = False
@@ -31,6 +34,7 @@ class Readers:
     def connection(self) -> Iterator[apsw.Connection]:
         connection = self._take()
         try:
+            self._check()
             connection = connection or self._connect()
             yield connection
         finally:

@@ -21,6 +21,7 @@ import apsw
 from agentor.engine import clock
 from agentor.engine.store.sqlite_file import check_version, explained
 from agentor.engine.store.sqlite_guard import let_go, watch_forks
+from agentor.engine.store.sqlite_watch import Watch
 from agentor.errors import StoreError
 
 T = TypeVar("T")
@@ -44,12 +45,10 @@ class _Submission(Generic[T]):
 class Writer:
     """Owns the writing connection. The thread starts with the first operation and ends with `close`."""
 
-    def __init__(
-        self, connection: apsw.Connection, path: str, check_file: Callable[[], None]
-    ) -> None:
+    def __init__(self, connection: apsw.Connection, path: str, watch: Watch) -> None:
         self._connection = connection
         self._path = path
-        self._check_file = check_file
+        self._watch = watch
         self._waiting: queue.SimpleQueue[_Submission[Any] | None] = queue.SimpleQueue()
         self._room = threading.Condition()  # told when a batch has been taken
         self._entry = threading.Lock()  # so that nothing is queued behind the None of `close`
@@ -152,6 +151,8 @@ class Writer:
     def _fold_wal(self) -> None:
         """Without waiting for anybody: who reads or writes now has its turn, and the next idle moment will do."""
         self._commits_in_wal = 0
+        if self._watch.is_lost:
+            return
         with contextlib.suppress(apsw.Error):  # a full disk, too: nothing is lost by not folding
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
@@ -161,6 +162,7 @@ class Writer:
                 self._commit(batch)
         except BaseException as error:  # whatever it is, nobody may wait for ever
             self._roll_back()
+            self._watch.rescue()
             for submission in batch:
                 submission.future.set_exception(self._told(error))
         else:
@@ -168,13 +170,14 @@ class Writer:
                 _settle(submission)
 
     def _close_connection(self) -> None:
-        with contextlib.suppress(apsw.Error):  # busy: whoever closes last does it
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self._fold_wal()  # if that is busy, whoever closes last does it
+        self._watch.rescue()
         with contextlib.suppress(apsw.Error):  # what was acknowledged is in the WAL already
             self._connection.close()
 
     def _commit(self, batch: list[_Submission[Any]]) -> None:
         self._begin()
+        self._watch.check()  # before as well: others may use what is at the path by now
         check_version(self._connection, self._path)
         perform = self._perform_only if len(batch) == 1 else self._perform
         for submission in batch:
@@ -183,7 +186,7 @@ class Writer:
             self._connection.execute("COMMIT")
             self.commits += 1
             self._commits_in_wal += 1
-        self._check_file()
+        self._watch.check_commit()
 
     def _begin(self) -> None:
         """Take the write lock. SQLite's own waiting backs off to a tenth of a second, many times what a commit takes."""

@@ -20,6 +20,7 @@ from agentor.engine.store.protocol import (
 )
 from agentor.errors import (
     ConfigError,
+    RunNotFoundError,
 )
 from agentor.testing.contract import Contract, close, fill, offered, said, start
 
@@ -73,6 +74,39 @@ class TailingContract(Contract):
             closes.close()
             assert seen.get(timeout=30) == "ended"
             following.result(timeout=30)
+
+    @pytest.mark.parametrize("length_of_the_next", [0, 1, 4, 9])
+    def test_a_tail_ends_with_its_run_and_never_goes_on_in_the_next_of_that_id(
+        self, store: Store, length_of_the_next: int
+    ) -> None:
+        tails: Tails = offered(store, Tails)
+        deletes: Deletes = offered(store, Deletes)
+        fill(store, "run", 4)
+        following = tails.tail("run", after=2, timeout=30)
+        assert [next(following).seq for _ in range(2)] == [3, 4]
+        deletes.delete("run")
+        if length_of_the_next:
+            fill(store, "run", length_of_the_next)
+        with pytest.raises(RunNotFoundError) as caught:
+            next(following)
+        assert caught.value.run_id == "run"
+        assert list(tails.tail("run", timeout=0)) == store.load("run")
+
+    def test_a_waiting_tail_ends_when_its_run_is_deleted(self, store: Store) -> None:
+        tails: Tails = offered(store, Tails)
+        deletes: Deletes = offered(store, Deletes)
+        fill(store, "run", 1)
+
+        seen = []
+
+        async def follow() -> None:
+            async for event in tails.atail("run", timeout=30):
+                seen.append(event.seq)
+                asyncio.get_running_loop().call_soon(deletes.delete, "run")
+
+        with pytest.raises(RunNotFoundError):
+            asyncio.run(follow())
+        assert seen == [1]
 
     def test_a_tail_of_all_runs_gives_each_event_once_in_the_order_of_saving(
         self, store: Store

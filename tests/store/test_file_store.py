@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -19,6 +20,7 @@ from agentor.engine.events import Event
 from agentor.engine.store import FileStore, fork_run
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.errors import (
+    LeaseHeldError,
     LogCorruptError,
     RunExistsError,
     RunNotFoundError,
@@ -346,6 +348,170 @@ def test_a_run_that_is_a_directory_is_a_store_error(store: FileStore) -> None:
         store.load("dir")
     with pytest.raises(StoreError, match=r"dir\.jsonl"):
         store.append("dir", said("x"))
+
+
+@pytest.fixture
+def unreadable(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let the system refuse to read the run "locked" for a reason: tests may run as somebody who may read all."""
+
+    def refuse(reason: int) -> None:
+        store.append("locked", Event("run_end", status="completed"))
+        read = Path.read_bytes
+
+        def read_bytes(path: Path) -> bytes:
+            if path == store.path("locked"):
+                raise OSError(reason, os.strerror(reason), str(path))
+            return read(path)
+
+        monkeypatch.setattr(Path, "read_bytes", read_bytes)
+
+    return refuse
+
+
+@pytest.mark.parametrize("reason", [errno.EACCES, errno.EPERM, errno.EIO, errno.ELOOP])
+def test_a_file_that_cannot_be_read_concerns_its_own_run_only(
+    store: FileStore, unreadable: Callable[[int], None], reason: int
+) -> None:
+    unreadable(reason)
+    store.append("run", Event("run_end", status="completed"))
+    with pytest.raises(LogCorruptError, match=os.strerror(reason)) as caught:
+        store.load("locked")
+    assert caught.value.run_id == "locked"
+    assert "saved" not in str(caught.value)
+    assert set(store.list_runs()) == {"run", "locked"}
+    assert store.prune(keep=0).run_ids == ["run"]
+    assert store.list_runs() == ["locked"]
+
+
+@pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENOMEM])
+def test_a_process_that_can_open_no_more_files_says_nothing_of_the_run(
+    store: FileStore, unreadable: Callable[[int], None], reason: int
+) -> None:
+    unreadable(reason)
+    with pytest.raises(StoreError, match="could not be read") as caught:
+        store.load("locked")
+    assert not isinstance(caught.value, LogCorruptError)
+
+
+def test_a_directory_that_cannot_be_listed_is_not_said_to_have_saved_nothing(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StoreError, match=r"runs: Permission denied\. It could not be read"):
+        store.list_runs()
+
+
+def test_what_is_no_file_is_listed_and_what_holds_nothing_is_not(store: FileStore) -> None:
+    store.path("dir").mkdir()
+    store.path("loop").symlink_to(store.path("loop"))
+    store.path("nowhere").symlink_to(store.directory / "missing")
+    store.path("empty").touch()
+    assert sorted(store.list_runs()) == ["dir", "loop", "run"]
+    for run_id in ("dir", "loop"):
+        with pytest.raises(LogCorruptError, match="cannot be read"):
+            store.load(run_id)
+
+
+def locks(store: FileStore) -> list[str]:
+    return sorted(os.listdir(store.directory / ".locks"))
+
+
+def test_no_lock_file_is_left_when_a_run_is_let_go(store: FileStore) -> None:
+    for _ in range(2):
+        lease = store.acquire("run", "me", 30)
+        assert locks(store) == ["run.lock"]
+        store.append_many("run", [said("mine")], lease)
+        store.release(lease)
+        assert locks(store) == []
+    store.acquire("run", "me", 30)
+    store.close()
+    assert locks(store) == []
+    store.prune(status="unfinished")
+    assert (store.list_runs(), locks(store)) == ([], [])
+
+
+def test_a_lock_file_of_somebody_else_is_left_to_him(store: FileStore) -> None:
+    """Whoever removed ours by hand has let another take the run: his lock is not ours to take away."""
+    lease = store.acquire("run", "me", 30)
+    os.unlink(store.directory / ".locks" / "run.lock")
+    other = FileStore(store.directory)
+    theirs = other.acquire("run", "you", 30)
+    store.release(lease)
+    assert locks(store) == ["run.lock"]
+    with pytest.raises(LeaseHeldError):
+        FileStore(store.directory).acquire("run", "third", 30)
+    other.release(theirs)
+    assert locks(store) == []
+
+
+def test_whoever_waited_for_a_lock_file_that_was_taken_away_begins_again(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He has opened the file, it is taken away and another made, and then the old one is his to lock."""
+    first, second, third = store, FileStore(store.directory), FileStore(store.directory)
+    lease = first.acquire("run", "first", 30)
+    opened = os.open
+    held: list[Any] = []
+
+    def late(path: Any, *arguments: Any) -> int:
+        descriptor = opened(path, *arguments)
+        if str(path).endswith(".lock") and not held:
+            held.append(lease)
+            first.release(lease)
+            held.append(second.acquire("run", "second", 30))
+        return descriptor
+
+    monkeypatch.setattr(os, "open", late)
+    with pytest.raises(LeaseHeldError) as caught:
+        third.acquire("run", "third", 30)
+    assert caught.value.owner == "second"
+    for each in (first, second, third):
+        each.close()
+
+
+def test_a_lock_file_that_another_user_keeps_is_a_lease_that_is_held(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FileStore(store.directory).acquire("run", "him", 30)
+    opened = os.open
+
+    def refuse(path: Any, *arguments: Any) -> int:
+        if str(path).endswith(".lock"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", refuse)
+    holder = store.holder("run")
+    assert holder is not None
+    assert "another user" in holder.owner
+    for use in (lambda: store.acquire("run", "me", 30), lambda: store.append("run", said("mine"))):
+        with pytest.raises(LeaseHeldError, match="another user"):
+            use()
+    assert store.prune(status="unfinished").held == ["run"]
+    (store.directory / ".locks" / "run.lock").unlink()
+    with pytest.raises(StoreError, match="Permission denied"):
+        store.acquire("run", "me", 30)
+
+
+def test_a_file_that_is_followed_is_closed_when_nobody_follows_it(store: FileStore) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    following = store.tail("run", timeout=0)
+    assert next(following).seq == 1
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    following.close()  # type: ignore[attr-defined]
+    del following
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_tail_of_a_file_that_is_written_anew_in_place_ends(store: FileStore) -> None:
+    following = store.tail("run", timeout=30)
+    assert [next(following).seq for _ in range(3)] == [1, 2, 3]
+    store.path("run").write_text('{"type":"message","seq":1}\n')
+    with pytest.raises(RunNotFoundError):
+        next(following)
 
 
 def test_files_that_are_no_runs_are_not_listed(store: FileStore) -> None:

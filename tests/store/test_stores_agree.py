@@ -5,6 +5,7 @@ Whatever is asked of them, in whatever order, they give the same events, the sam
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import shutil
 import tempfile
@@ -65,6 +66,16 @@ class StoppedClock(clock.SystemClock):
         return self.seconds
 
 
+@dataclasses.dataclass(eq=False)
+class Followed:
+    """A tail of one run in each store, and of the model's log what they have seen."""
+
+    run_id: str
+    seen: int
+    news: list[Callable[[], list[Event]]]
+    log: list[Event] | None = None  # the very list: a run that is made anew has another
+
+
 class Stores(RuleBasedStateMachine):
     @initialize()
     def open_all(self) -> None:
@@ -81,10 +92,12 @@ class Stores(RuleBasedStateMachine):
         self.changed_at: dict[str, float] = {}
         self.order: list[tuple[str, Event]] = []  # as they were saved, of runs that are there
         self.owners = itertools.count()
+        self.followed: list[Followed] = []
 
     def open_on_disk(self) -> None:
         self.file = FileStore(self.directory / "runs")
         self.sqlite = SQLiteStore(self.directory / "runs.db")
+        self.followed = []  # with the stores that were open
 
     def teardown(self) -> None:
         if hasattr(self, "directory"):
@@ -235,16 +248,24 @@ class Stores(RuleBasedStateMachine):
         expected = LeaseHeldError if run_id in self.held else None
         leases = self.all_answer(expected, lambda store: store.acquire(run_id, owner, TTL_S))
         if leases:
-            assert leases[0] == leases[1] == leases[2]
             self.held[run_id] = by_store(leases)
+            self.check_terms(run_id)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
         run_id = data.draw(st.sampled_from(sorted(self.held)))
         leases = self.all_answer(None, lambda store: store.renew(self.lease(store, run_id)))
-        assert leases[0] == leases[1] == leases[2]
+        assert [lease.term for lease in leases] == [
+            lease.term for lease in self.held[run_id].values()
+        ]
         self.held[run_id] = by_store(leases)
+
+    def check_terms(self, run_id: str) -> None:
+        """All grant the same, under terms of their own: a FileStore begins anew with each process that opens it."""
+        memory, file, sqlite = self.held[run_id].values()
+        assert memory == sqlite == dataclasses.replace(file, term=memory.term)
+        assert 1 <= file.term <= memory.term
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -283,7 +304,7 @@ class Stores(RuleBasedStateMachine):
             self.file.delete(run_id)
             self.sqlite._write(lambda connection: sqlite_deleting.mark(connection, run_id))
             self.forget(run_id)
-        self.file._locks.close()  # as the system does
+        self.file._locks.drop()  # as the system does
         self.sqlite._finalizer.detach()
         self.sqlite._readers.abandon()
         self.sqlite._writer.abandon()
@@ -300,6 +321,28 @@ class Stores(RuleBasedStateMachine):
             for lease in self.held.values()
         ):
             self.clock.seconds += seconds
+
+    @rule(run_id=RUNS, after=st.sampled_from([0, 0, 0, 2]))
+    def follow(self, run_id: str, after: int) -> None:
+        news = self.all_answer(None, lambda store: store._news(run_id, after))
+        self.followed.append(Followed(run_id, after, news))
+
+    @precondition(lambda self: self.followed)
+    @rule(data=st.data())
+    def look_for_news(self, data: st.DataObject) -> None:
+        """What was deleted since the last look is told as that, also where another run has the id by now."""
+        followed = data.draw(st.sampled_from(self.followed))
+        log = self.runs.get(followed.run_id)
+        if followed.log is not None and log is not followed.log:
+            for look in followed.news:
+                with pytest.raises(RunNotFoundError):
+                    look()
+            self.followed.remove(followed)
+            return
+        followed.log = log
+        expected = (log or [])[followed.seen :]
+        assert [look() for look in followed.news] == [expected] * 3
+        followed.seen += len(expected)
 
     def lease(self, store: Any, run_id: str) -> Lease:
         return self.held[run_id][type(store).__name__]

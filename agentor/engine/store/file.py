@@ -18,6 +18,7 @@ from typing import Self
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.file_lock import FileLocks, is_at
+from agentor.engine.store.file_reading import SUFFIX, content_of, last_changes, lines_of, reading
 from agentor.engine.store.file_signals import FileSignals
 from agentor.engine.store.file_tail import Follower
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
@@ -34,8 +35,6 @@ from agentor.errors import (
     RunNotFoundError,
     StoreError,
 )
-
-_SUFFIX = ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class FileStore(Tailing):
 
     def path(self, run_id: str) -> Path:
         """The file of a run, whether it is there or not."""
-        return self.directory / f"{check_run_id(run_id)}{_SUFFIX}"
+        return self.directory / f"{check_run_id(run_id)}{SUFFIX}"
 
     def append(self, run_id: str, event: Event) -> None:
         self.append_many(run_id, [event])
@@ -79,16 +78,18 @@ class FileStore(Tailing):
         self._bell.ring(run_id)
 
     def load(self, run_id: str) -> list[Event]:
-        return self._read(run_id).events
+        log = self.read(run_id)
+        log.warn_of_problems(run_id)
+        return log.events
+
+    def read(self, run_id: str) -> JsonlLog:
+        """What the file of a run holds, with the lines of a 0.1 log that `load` passes over. `LogCorruptError`."""
+        return read_jsonl(run_id, content_of(run_id, self.path(run_id)))
 
     def list_runs(self) -> list[str]:
         """Run ids, newest last: by creation here, by last change for runs made elsewhere before the first look."""
-        with _store_errors(self.directory):
-            found = [
-                (self._age(run_id, status), run_id)
-                for run_id, status in _files(self.directory)
-                if status.st_size
-            ]
+        with reading(self.directory):
+            found = [(self._age(*each), each[0]) for each in last_changes(self.directory)]
         return [run_id for _, run_id in sorted(found)]
 
     def fork(
@@ -96,7 +97,7 @@ class FileStore(Tailing):
     ) -> None:
         """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step."""
         target = self.path(dst_run_id)
-        source = self._read(src_run_id).events
+        source = self.load(src_run_id)
         if not source:
             raise RunNotFoundError(src_run_id)
         if target.exists():
@@ -151,7 +152,7 @@ class FileStore(Tailing):
 
     def holder(self, run_id: str) -> Holder | None:
         """Who works on a run; None if nobody does. Reads only."""
-        with _store_errors(self.path(run_id)):
+        with reading(self.path(run_id)):
             return self._locks.holder(run_id)
 
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
@@ -161,12 +162,12 @@ class FileStore(Tailing):
 
     def asked(self, run_id: str) -> list[str]:
         """The kinds of questions to a run that are not answered yet, by name."""
-        with _store_errors(self.path(run_id)):
+        with reading(self.path(run_id)):
             return self._signals.asked(run_id)
 
     def asked_by(self, run_id: str, kind: str) -> str | None:
         """Who asked it, if it is asked and they said who they are."""
-        with _store_errors(self.path(run_id)):
+        with reading(self.path(run_id)):
             return self._signals.asked_by(run_id, check_signal(kind))
 
     def answered(self, run_id: str, kind: str) -> None:
@@ -199,38 +200,27 @@ class FileStore(Tailing):
         path = self.path(run_id)
         lines: list[str] = []
         with _store_errors(path), self._locks.removing(run_id):
-            if path.exists():
-                with _opened(path):  # no append is under way
-                    lines = _lines_of(path)
-                    path.unlink()
+            with contextlib.suppress(FileNotFoundError), _opened(path, os.O_RDONLY):
+                lines = lines_of(run_id, path)  # no append is under way
+                path.unlink()
             _sync_directory(self.directory)
             self._signals.forget(run_id)
             self._ends.pop(run_id, None)
             self._ages.pop(run_id, None)
+        self._bell.ring(run_id)
         return lines
 
     def _look_at(self, run_id: str) -> list[str]:
         with _store_errors(self.path(run_id)):
             self._locks.check(run_id, None)
-            with contextlib.suppress(FileNotFoundError):  # deleted while we looked
-                return _lines_of(self.path(run_id))
-            return []
+        return lines_of(run_id, self.path(run_id))
 
     def _read_ages(self) -> Iterator[tuple[str, str, float]]:
         """Every run's id, status and moment of its last change. A damaged run is for a person to look at."""
         for run_id in self.list_runs():
             path = self.path(run_id)
-            with _store_errors(path), contextlib.suppress(LogCorruptError, FileNotFoundError):
-                yield run_id, status_of(self._read(run_id).events), path.stat().st_mtime
-
-    def _read(self, run_id: str) -> JsonlLog:
-        path = self.path(run_id)
-        with _store_errors(path):
-            try:
-                content = path.read_bytes()
-            except FileNotFoundError:
-                content = b""
-        return read_jsonl(run_id, content)
+            with contextlib.suppress(LogCorruptError, FileNotFoundError), reading(path, run_id):
+                yield run_id, status_of(self.read(run_id).events), path.stat().st_mtime
 
     def _append(self, run_id: str, path: Path, events: Sequence[Event]) -> None:
         if not path.exists():
@@ -246,9 +236,10 @@ class FileStore(Tailing):
             except BaseException:
                 self._undo(run_id, descriptor, end)
                 raise
-            if is_new:
+            if is_new or run_id not in self._ends:  # who made the file may have died before this
                 _sync_directory(self.directory)
-                self._age(run_id, os.fstat(descriptor))
+            if is_new:
+                self._age(run_id, os.fstat(descriptor).st_mtime_ns)
             self._ends[run_id] = _End(end.size + len(content), end.last_seq + len(bodies))
 
     def _end(self, run_id: str, descriptor: int) -> _End:
@@ -259,9 +250,9 @@ class FileStore(Tailing):
         log = read_jsonl(run_id, os.pread(descriptor, size, 0))
         return _End(log.good_size, len(log.events), log.needs_newline)
 
-    def _age(self, run_id: str, status: os.stat_result) -> tuple[int, int]:
+    def _age(self, run_id: str, changed_at: int) -> tuple[int, int]:
         # Remembered, so that an append does not move its run; counted, since clocks of file systems are coarse.
-        return self._ages.setdefault(run_id, (status.st_mtime_ns, len(self._ages)))
+        return self._ages.setdefault(run_id, (changed_at, len(self._ages)))
 
     def _undo(self, run_id: str, descriptor: int, end: _End) -> None:
         """Take back a half-written append; if even that fails, the torn line is ignored when it is read."""
@@ -283,21 +274,11 @@ class FileStore(Tailing):
             _put_in_place(scratch, target)
             _sync_directory(self.directory)
             with contextlib.suppress(FileNotFoundError):  # deleted already
-                self._age(run_id, os.stat(target))
+                self._age(run_id, os.stat(target).st_mtime_ns)
         except FileExistsError:
             raise RunExistsError(run_id) from None
         finally:
             scratch.unlink(missing_ok=True)
-
-
-def _files(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Every run's file; what else lies in the directory is none of our business."""
-    for entry in os.scandir(directory):
-        name = entry.name.removesuffix(_SUFFIX)
-        # Not a run's, or deleted while we look.
-        with contextlib.suppress(ConfigError, FileNotFoundError):
-            if name != entry.name:
-                yield check_run_id(name), entry.stat()
 
 
 def _no_order() -> ConfigError:
@@ -306,26 +287,24 @@ def _no_order() -> ConfigError:
     )
 
 
-def _lines_of(path: Path) -> list[str]:
-    return path.read_text("utf-8", errors="replace").split("\n")[:-1]
-
-
 def _lines(bodies: Sequence[str]) -> bytes:
     return "".join(f"{body}\n" for body in bodies).encode()
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, bool]]:
-    """A locked descriptor for one append, and whether the file is new. The lock keeps processes apart."""
+def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[tuple[int, bool]]:
+    """A locked descriptor for one change, and whether the file is new. The lock keeps processes apart."""
     while True:
         is_new = not path.exists()
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             if is_at(descriptor, path):  # else it was deleted while we waited
                 yield descriptor, is_new
                 return
         finally:
+            # Said and not left to the closing: a child that was forked meanwhile has the descriptor, too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
 

@@ -3,6 +3,10 @@
 The lock file also remembers the term, so that it grows from holder to holder, and says who holds the run.
 Unlike a lease in SQLite the lock does not expire while its process lives: it keeps workers apart, and a
 worker that hangs keeps the run until it is killed.
+
+Whoever lets a run go takes the lock file away, while the lock is still held: so nobody can have locked it meanwhile, and
+whoever waited for it finds that what is locked is no longer what lies at the path, and begins again. The terms of a run
+then start anew in the next process. That is safe, since a lease is good only in the store that holds its lock.
 """
 
 from __future__ import annotations
@@ -10,17 +14,22 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
-import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from agentor.engine import clock
+from agentor.engine.store.over_fork import new_lock
 from agentor.engine.store.owner import is_gone
 from agentor.engine.store.protocol import Holder, Lease
 from agentor.errors import LeaseHeldError, LeaseLostError
+
+_log = logging.getLogger("agentor.store")
+
+_ANOTHER_USER = "a process of another user"  # whose lock file may not be read
 
 
 class FileLocks:
@@ -29,7 +38,8 @@ class FileLocks:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._held: dict[str, tuple[int, Lease]] = {}  # run id -> descriptor, lease
-        self._lock = threading.Lock()
+        self._terms: dict[str, int] = {}  # run id -> the last term given out here
+        self._lock = new_lock()
         _all_locks.add(self)
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
@@ -38,13 +48,14 @@ class FileLocks:
                 return self._renewed(run_id, ttl_s)
             descriptor = self._locked(run_id)
             try:
-                term = _read(descriptor).get("term", 0) + 1
+                term = max(_read(descriptor).get("term", 0), self._terms.get(run_id, 0)) + 1
                 lease = Lease(run_id, owner, term, clock.now() + ttl_s, ttl_s)
                 _write(descriptor, _content(lease))
             except BaseException:
                 os.close(descriptor)
                 raise
             self._held[run_id] = (descriptor, lease)
+            self._terms[run_id] = term
             return lease
 
     def renew(self, lease: Lease) -> Lease:
@@ -55,9 +66,7 @@ class FileLocks:
     def release(self, lease: Lease) -> None:
         with self._lock, contextlib.suppress(LeaseLostError):
             self._check(lease)
-            descriptor, _ = self._held.pop(lease.run_id)
-            _write(descriptor, {"term": lease.term})
-            os.close(descriptor)
+            self._let_go(lease.run_id)
 
     def check(self, run_id: str, lease: Lease | None) -> None:
         """Refuse an append: with a lease unless it is the current one, without one while somebody holds the run."""
@@ -72,9 +81,11 @@ class FileLocks:
     def holder(self, run_id: str) -> Holder | None:
         """Told by what is written in the lock file: even a short look at the lock itself would keep a worker out."""
         try:
-            descriptor = os.open(self._path(run_id), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = self._open(run_id, os.O_RDONLY)
         except FileNotFoundError:
             return None
+        except LeaseHeldError as held:
+            return Holder(held.owner or _ANOTHER_USER, None)
         try:
             told = _read(descriptor)
         finally:
@@ -89,15 +100,38 @@ class FileLocks:
             descriptor = self._locked(run_id)
             try:
                 yield
-                os.unlink(self._path(run_id))
+                self._terms.pop(run_id, None)
             finally:
-                os.close(descriptor)
+                self._take_away(run_id, descriptor)
 
     def close(self) -> None:
         with self._lock:
-            for descriptor, _ in self._held.values():
-                os.close(descriptor)
-            self._held.clear()
+            for run_id in list(self._held):
+                self._let_go(run_id)
+
+    def drop(self) -> None:
+        """In a forked child: close what is the parent's, and leave the locks to it."""
+        for descriptor, _ in self._held.values():
+            os.close(descriptor)
+        self._held.clear()
+
+    def _let_go(self, run_id: str) -> None:
+        descriptor, lease = self._held.pop(run_id)
+        try:
+            # For those who have it open, and should it stay: nobody has this run.
+            _write(descriptor, {"term": lease.term})
+        finally:
+            self._take_away(run_id, descriptor)
+
+    def _take_away(self, run_id: str, descriptor: int) -> None:
+        """Unlink a lock file while it is locked, and unlock it."""
+        try:
+            if is_at(descriptor, self._path(run_id)):
+                os.unlink(self._path(run_id))
+        except OSError:  # a directory that cannot be written any more: then it stays, as nobody's
+            _log.debug("the lock file of run %r cannot be taken away", run_id, exc_info=True)
+        finally:
+            os.close(descriptor)
 
     def _renewed(self, run_id: str, ttl_s: float) -> Lease:
         descriptor, lease = self._held[run_id]
@@ -116,8 +150,8 @@ class FileLocks:
 
     def _check_free(self, run_id: str) -> None:
         try:
-            descriptor = os.open(self._path(run_id), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:  # nobody has ever held it, or it has just been deleted
+            descriptor = self._open(run_id, os.O_RDWR)
+        except FileNotFoundError:  # nobody holds it
             return
         try:
             if "owner" in _read(
@@ -130,7 +164,8 @@ class FileLocks:
     def _locked(self, run_id: str) -> int:
         """A descriptor with the lock. A file that was deleted while we waited for it locks nobody out."""
         while True:
-            descriptor = self._open(run_id)
+            self._directory.mkdir(parents=True, exist_ok=True)
+            descriptor = self._open(run_id, os.O_RDWR | os.O_CREAT)
             try:
                 _take(descriptor, run_id, fcntl.LOCK_EX)
             except BaseException:
@@ -143,9 +178,14 @@ class FileLocks:
     def _path(self, run_id: str) -> Path:
         return self._directory / f"{run_id}.lock"
 
-    def _open(self, run_id: str) -> int:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        return os.open(self._path(run_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def _open(self, run_id: str, flags: int) -> int:
+        path = self._path(run_id)
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o600)
+        except PermissionError:
+            if path.exists():  # it is there as long as somebody holds the run
+                raise LeaseHeldError(run_id, _ANOTHER_USER, None) from None
+            raise
 
 
 def is_at(descriptor: int, path: Path) -> bool:
@@ -190,8 +230,7 @@ _all_locks: weakref.WeakSet[FileLocks] = weakref.WeakSet()
 def _drop_in_child() -> None:
     # A forked child shares the locked files; closing its copies leaves the lock to the parent alone.
     for locks in list(_all_locks):
-        locks._lock = threading.Lock()
-        locks.close()
+        locks.drop()
 
 
 os.register_at_fork(after_in_child=_drop_in_child)

@@ -25,6 +25,11 @@ class JsonlLog:
     needs_newline: bool = False  # the last event is whole, only the end of its line is missing
     problems: list[str] = field(default_factory=list)  # lines of a 0.1 log that were skipped
 
+    def warn_of_problems(self, run_id: str) -> None:
+        """Log what was skipped, where nobody else tells it."""
+        for problem in self.problems:
+            _log.warning("run %r: %s; it is skipped", run_id, problem)
+
 
 def read_jsonl(run_id: str, content: bytes, after: int = 0) -> JsonlLog:
     """Every event of the file. `LogCorruptError` names the seq of a hole or of damage in our part of it.
@@ -72,8 +77,6 @@ class _Reader:
     def check_something_was_readable(self) -> None:
         if self.log.problems and not self.log.events:
             raise LogCorruptError(self.run_id, 1, self.log.problems[0])
-        for problem in self.log.problems:
-            _log.warning("run %r: %s; it is skipped", self.run_id, problem)
 
     def _add(self, event: Event) -> None:
         expected = self.after + len(self.log.events) + 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Self
@@ -16,10 +15,11 @@ from typing import Self
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
+from agentor.engine.store.over_fork import new_lock
 from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
-from agentor.engine.store.tailing import Bell, Found, News, Tailing
+from agentor.engine.store.tailing import Bell, Found, News, Tailing, deleted_meanwhile
 from agentor.errors import (
     LeaseHeldError,
     LeaseLostError,
@@ -29,7 +29,10 @@ from agentor.errors import (
 
 
 class MemoryStore(Tailing):
-    """Runs in this process's memory; safe to use from several threads, gone with the process."""
+    """Runs in this process's memory; safe to use from several threads, gone with the process.
+
+    A child made by `os.fork` has a copy of its own, as it was at that moment.
+    """
 
     blocking = False  # no call waits for a disk, so none needs a thread
 
@@ -43,7 +46,7 @@ class MemoryStore(Tailing):
         self._changed_at: dict[str, float] = {}
         self._saved: list[tuple[int, str, int]] = []  # position, run id, seq
         self._positions = itertools.count(1)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._bell = Bell()
 
     def append(self, run_id: str, event: Event) -> None:
@@ -93,7 +96,9 @@ class MemoryStore(Tailing):
             self._check_lease(run_id, None)
             if run_id not in self._runs:
                 raise RunNotFoundError(run_id)
-            return removed([(run_id, self._forget(run_id))], [])
+            bodies = self._forget(run_id)
+        self._bell.ring(run_id)
+        return removed([(run_id, bodies)], [])
 
     def prune(
         self,
@@ -110,7 +115,10 @@ class MemoryStore(Tailing):
             held = [run_id for run_id in chosen if self._is_held(run_id)]
             free = [run_id for run_id in chosen if run_id not in held]
             take = self._runs.__getitem__ if dry_run else self._forget
-            return removed([(run_id, take(run_id)) for run_id in free], held)
+            logs = [(run_id, take(run_id)) for run_id in free]
+        for run_id in free:
+            self._bell.ring(run_id)
+        return removed(logs, held)
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         check_run_id(run_id)
@@ -192,10 +200,16 @@ class MemoryStore(Tailing):
             return self._saved[-1][0] if self._saved else 0
 
     def _news(self, run_id: str | None, after: int) -> News:
+        followed: list[str] | None = None  # the list itself: a run that is made anew has another
+
         def of_one(run_id: str) -> list[Event]:
-            nonlocal after
+            nonlocal after, followed
             with self._lock:
-                bodies = self._runs.get(run_id, [])[after:]
+                there = self._runs.get(run_id)
+                if followed is not None and there is not followed:
+                    raise deleted_meanwhile(run_id)
+                followed = there
+                bodies = [] if there is None else there[after:]
             after += len(bodies)
             return [Event.from_json(body) for body in bodies]
 

@@ -371,9 +371,16 @@ class SQLiteStore(Tailing):
         return self._read(log.last_position)
 
     def _news(self, run_id: str | None, after: int) -> News:
+        number: int | None = None  # of the run that is followed: never given twice
+
         def of_one(run_id: str) -> list[Event]:
-            nonlocal after
-            found = self._read(lambda connection: log.load_after(connection, run_id, after))
+            nonlocal after, number
+            there, found = self._read(
+                lambda connection: log.load_after(connection, run_id, after, number)
+            )
+            if number is not None and there != number:
+                raise deleted_meanwhile(run_id)
+            number = there
             after = found[-1].seq or after if found else after
             return found
 

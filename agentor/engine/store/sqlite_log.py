@@ -155,12 +155,20 @@ def load(connection: apsw.Connection, run_id: str) -> list[Event]:
     return events
 
 
-def load_after(connection: apsw.Connection, run_id: str, after: int) -> list[Event]:
-    """The events of a run with a seq above `after`. Costs little when there are none."""
-    if (last_seq_of(connection, run_id) or 0) <= after:
-        return []
-    rows = connection.execute(_LOAD_AFTER, {"run_id": run_id, "after": after}).fetchall()
-    return [_event(run_id, expected, row) for expected, row in enumerate(rows, after + 1)]
+def load_after(
+    connection: apsw.Connection, run_id: str, after: int, number: int | None = None
+) -> tuple[int | None, list[Event]]:
+    """The number of a run, None if there is no such run, and its events with a seq above `after`.
+
+    No events if it is not the run with the `number` that is given. Costs little when there are none.
+    """
+    with connection:  # both answers as of one moment
+        place: Any = connection.execute(_PLACE, (run_id,)).get
+        there, last_seq = place or (None, 0)
+        if last_seq <= after or number not in (None, there):
+            return there, []
+        rows = connection.execute(_LOAD_AFTER, {"run_id": run_id, "after": after}).fetchall()
+    return there, [_event(run_id, expected, row) for expected, row in enumerate(rows, after + 1)]
 
 
 def last_position(connection: apsw.Connection) -> int:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final, TypeAlias, overload
 
 from agentor.engine import clock
 from agentor.engine.events import Event
+from agentor.engine.store.over_fork import new_lock
 from agentor.engine.store.protocol import check_run_id
-from agentor.errors import ConfigError, StoreError
+from agentor.errors import ConfigError, RunNotFoundError, StoreError
 
 Found: TypeAlias = tuple[int, str, Event]  # position, run id, event
 News: TypeAlias = Callable[
@@ -30,37 +32,43 @@ class Bell:
     """Wakes those who wait for a run, or for any run, of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._listeners: dict[str | None, list[Callable[[], None]]] = {}
+        self._lock = new_lock()
+        self._listeners: dict[str | None, list[tuple[int, Callable[[], None]]]] = {}
         self.is_closed = False
 
     def ring(self, run_id: str) -> None:
-        """Something was appended to the run."""
+        """Something was appended to the run, or it was deleted."""
         if self._listeners:
             with self._lock:
                 waking = [*self._listeners.get(run_id, ()), *self._listeners.get(None, ())]
-            for wake in waking:
-                wake()
+            _wake(waking)
 
     def close(self) -> None:
         """Nothing more will come."""
         with self._lock:
             self.is_closed = True
-            waking = [wake for wakes in self._listeners.values() for wake in wakes]
-        for wake in waking:
-            wake()
+            waking = [listener for some in self._listeners.values() for listener in some]
+        _wake(waking)
 
     @contextlib.contextmanager
     def waking(self, run_id: str | None, wake: Callable[[], None]) -> Iterator[None]:
+        listener = os.getpid(), wake
         with self._lock:
-            self._listeners.setdefault(run_id, []).append(wake)
+            self._listeners.setdefault(run_id, []).append(listener)
         try:
             yield
         finally:
             with self._lock:
-                self._listeners[run_id].remove(wake)
+                self._listeners[run_id].remove(listener)
                 if not self._listeners[run_id]:
                     del self._listeners[run_id]
+
+
+def _wake(listeners: list[tuple[int, Callable[[], None]]]) -> None:
+    here = os.getpid()
+    for process, wake in listeners:
+        if process == here:  # else it waits in the process that we were forked from
+            wake()
 
 
 class _Patience:
@@ -132,7 +140,8 @@ class Tailing:
         with a position above `after`. What a fork shares with its parent comes once, with the parent.
 
         It ends when `stop` is set, when nothing has come for `timeout` seconds (0: when it has caught up), and
-        when the store is closed; a `run_end` does not end it, since a run may be resumed. The run need not exist yet.
+        when the store is closed; a `run_end` does not end it, since a run may be resumed. The run need not exist yet; if it
+        is deleted after it was seen, `RunNotFoundError` ends the tail, whether or not another run has its id by then.
         """
         news = self._news(run_id, _checked(run_id, after, timeout))
         return self._tail(run_id, self._unless_closed(news), stop, timeout)
@@ -217,6 +226,13 @@ async def _either(woken: asyncio.Event, pause_s: float) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def deleted_meanwhile(run_id: str) -> RunNotFoundError:
+    """What a tail ends with when its run is gone: the next run of that id is another, with seqs of its own."""
+    error = RunNotFoundError(run_id)
+    error.add_note(f"run {run_id} was deleted while it was followed")
+    return error
 
 
 def _checked(run_id: str | None, after: int, timeout: float | None) -> int:

@@ -1,0 +1,70 @@
+"""Read a directory of logs: which runs there are, and what stands in the file of one.
+
+A file that this process may not read, or that the disk does not give back, concerns its own run only, as a damaged one
+does. That the process has no descriptors left says nothing of any run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentor.engine.store.protocol import check_run_id
+from agentor.errors import ConfigError, LogCorruptError, StoreError
+
+SUFFIX = ".jsonl"
+_OF_THIS_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ELOOP}
+
+
+@contextlib.contextmanager
+def reading(path: Path, run_id: str | None = None) -> Iterator[None]:
+    """Turn what the system says into a StoreError: a `LogCorruptError` if it is about the file of one run.
+
+    A file that is not there is left to the caller.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if run_id is not None and error.errno in _OF_THIS_FILE:
+            raise LogCorruptError(run_id, None, f"{path} cannot be read: {reason}") from error
+        raise StoreError(
+            f"{path}: {reason}. It could not be read; check that it is there and that this process may read it."
+        ) from error
+
+
+def content_of(run_id: str, path: Path) -> bytes:
+    """What stands in the file of a run; nothing if there is none. `LogCorruptError` if it cannot be read."""
+    with contextlib.suppress(FileNotFoundError), reading(path, run_id):
+        return path.read_bytes()
+    return b""
+
+
+def lines_of(run_id: str, path: Path) -> list[str]:
+    return content_of(run_id, path).decode("utf-8", errors="replace").split("\n")[:-1]
+
+
+def last_changes(directory: Path) -> Iterator[tuple[str, int]]:
+    """Every run's id and when its file changed last (ns); what else lies in the directory is none of our business."""
+    for entry in os.scandir(directory):
+        name = entry.name.removesuffix(SUFFIX)
+        with contextlib.suppress(ConfigError):  # not a run's
+            if name != entry.name and (changed_at := _last_change(entry)) is not None:
+                yield check_run_id(name), changed_at
+
+
+def _last_change(entry: os.DirEntry[str]) -> int | None:
+    """None of what holds no run: of an empty file, and of one that was deleted while we looked."""
+    try:
+        status = entry.stat()
+    except FileNotFoundError:
+        return None
+    except OSError:  # listed all the same: whoever reads it is told what is the matter
+        return 0
+    return status.st_mtime_ns if status.st_size or not stat.S_ISREG(status.st_mode) else None

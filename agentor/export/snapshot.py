@@ -17,7 +17,12 @@ from urllib.parse import quote
 import sqlite_utils
 
 from agentor.engine.store.protocol import Store
-from agentor.engine.store.whole_file import refuse_taken, sync_directory, whole_file
+from agentor.engine.store.whole_file import (
+    refuse_companion,
+    refuse_taken,
+    sync_directory,
+    whole_file,
+)
 from agentor.errors import ConfigError, LogCorruptError, StoreError
 from agentor.export.reading import Problem, Progress, chosen_runs, readable_runs, silent
 from agentor.export.rows import Numbers, Row, row_of_damaged, rows_of
@@ -52,7 +57,7 @@ def write_snapshot(
     """Write the runs asked for, or all, to a new file at `path`; it is there when it is whole, or not at all.
 
     One run is in memory at a time. Each is a prefix of what its log will become; a damaged one gets a row in
-    `runs` with the status "damaged". `replace`: an earlier snapshot at `path` is replaced, another database is not.
+    `runs` with the status "damaged". `replace`: an earlier snapshot at `path` is replaced, and nothing else is.
     `ConfigError`: something else is at `path`. `RunNotFoundError`: no such run. `StoreError`: reading or writing failed.
     """
     target = Path(os.path.abspath(path))
@@ -68,12 +73,13 @@ def write_snapshot(
 
 
 def _check_target(target: Path, replace: bool) -> None:
-    refuse_taken(target, replace=replace)
-    if target.exists() and not _may_be_replaced(target):
+    refuse_companion(target)  # before it is opened, for closing a -shm drops SQLite's locks
+    if replace and target.is_file() and not _may_be_replaced(target):
         raise ConfigError(
-            f"{target} is a database that was not made by `agentor export`, so it is not replaced; "
+            f"{target} was not made by `agentor export`, so it is not replaced; "
             "choose another name, or move it away first"
         )
+    refuse_taken(target, replace=replace)
 
 
 def _may_be_replaced(path: Path) -> bool:
@@ -82,10 +88,8 @@ def _may_be_replaced(path: Path) -> bool:
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
             (found,) = connection.execute("PRAGMA application_id").fetchone()
-    except StoreError:
+    except (StoreError, sqlite3.DatabaseError):
         return False
-    except sqlite3.DatabaseError:  # no database at all
-        return True
     return bool(found == APPLICATION_ID) or not path.stat().st_size
 
 

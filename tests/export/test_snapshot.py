@@ -338,6 +338,69 @@ def test_a_file_is_replaced_only_when_that_is_said_and_only_if_it_is_no_other_da
     assert database.load("run") == story
 
 
+def content_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("companion", ["", "-wal", "-shm", "-journal"])
+@pytest.mark.parametrize("way", ["plain", "through a linked directory", "through a link"])
+@pytest.mark.parametrize("whose", ["its own", "another's"])
+def test_what_sqlite_keeps_of_a_live_store_is_never_replaced(
+    story: list[Event], tmp_path: Path, companion: str, way: str, whose: str
+) -> None:
+    place = tmp_path / "stores"
+    place.mkdir()
+    own, other = SQLiteStore(place / "own.db"), SQLiteStore(place / "other.db")
+    add(own, "run", story)
+    add(other, "run", story)
+    name = f"{'own' if whose == 'its own' else 'other'}.db{companion}"
+    out = place / name
+    if way == "through a linked directory":
+        (tmp_path / "link").symlink_to(place)
+        out = tmp_path / "link" / name
+    elif way == "through a link":
+        out = tmp_path / "link"
+        out.symlink_to(place / name)
+    if not (place / name).exists():
+        (place / name).touch()  # what a crash of another program may leave
+    before = content_of(place)
+    with pytest.raises(ConfigError, match=r"SQLite itself uses this name|was not made by"):
+        write_snapshot(own, out, replace=True)
+    assert content_of(place) == before
+    for store in (own, other):
+        assert store.load("run") == story
+        store.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"some text\n", b"x" * 5000])
+def test_a_file_that_is_no_snapshot_is_not_replaced_unless_it_is_empty(
+    database: SQLiteStore, tmp_path: Path, content: bytes
+) -> None:
+    out = tmp_path / "notes"
+    out.write_bytes(content)
+    if not content:
+        write_snapshot(database, out, replace=True)
+        assert query(out, "SELECT * FROM runs") == []
+        return
+    with pytest.raises(ConfigError, match="was not made by `agentor export`"):
+        write_snapshot(database, out, replace=True)
+    assert out.read_bytes() == content
+
+
+@pytest.mark.parametrize("companion", ["-wal", "-journal"])
+def test_nothing_is_written_where_sqlite_would_take_a_left_over_file_for_a_part_of_it(
+    database: SQLiteStore, tmp_path: Path, companion: str
+) -> None:
+    place = tmp_path / "there"
+    place.mkdir()
+    out, left = place / "out.db", place / f"out.db{companion}"
+    left.write_bytes(b"of another time")
+    for write in (database.backup, lambda path: write_snapshot(database, path)):
+        with pytest.raises(ConfigError, match="would take for a part of the new file"):
+            write(out)
+    assert content_of(place) == {left.name: b"of another time"}
+
+
 def test_a_snapshot_that_fails_leaves_nothing_and_not_even_the_earlier_one_is_harmed(
     story: list[Event], tmp_path: Path
 ) -> None:

@@ -33,8 +33,6 @@ def backup(
     `progress` is called with the pages copied and the pages in all. `ConfigError` if `path` exists.
     """
     path = Path(os.path.abspath(path))
-    if str(path) in {f"{source.filename}{companion}" for companion in ("-journal", "-wal", "-shm")}:
-        raise ConfigError(f"{path}: SQLite itself uses this name; choose another")
     with whole_file(path) as scratch:
         # The same VFS: if it encrypts the file, it encrypts the copy.
         copy = _open(scratch, source.open_vfs, path)

@@ -42,11 +42,36 @@ def whole_file(path: str | os.PathLike[str], *, replace: bool = False) -> Iterat
 
 
 def refuse_taken(path: Path, *, replace: bool) -> None:
-    """`ConfigError` if something is in the way: a directory always, a file unless it may be replaced."""
+    """`ConfigError` if something is in the way: a directory always, a file unless it may be replaced, and what SQLite
+    keeps beside a database in any case."""
+    refuse_companion(path)
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; name a file in it")
     if not replace and os.path.lexists(path):
         raise ConfigError(f"{path} exists already; choose another name, or move it away first")
+    _refuse_left_over(path)
+
+
+def refuse_companion(path: Path) -> None:
+    """`ConfigError` if SQLite keeps a part of a database under this name: another file there would destroy that."""
+    real = os.path.realpath(path)
+    for companion in _COMPANIONS[1:]:
+        database = real.removesuffix(companion)
+        if database != real and os.path.lexists(database):
+            raise ConfigError(
+                f"{path}: SQLite itself uses this name, for {database}; choose another name"
+            )
+
+
+def _refuse_left_over(path: Path) -> None:
+    """What lies beside the name as if it belonged to it: SQLite would take it for a part of the new file."""
+    real = os.path.realpath(path)
+    for beside in (f"{real}{companion}" for companion in _COMPANIONS[1:]):
+        if os.path.lexists(beside):
+            raise ConfigError(
+                f"{path}: {beside} is there, which SQLite would take for a part of the new file; choose another name, "
+                "or delete it if no process uses it"
+            )
 
 
 def sync_directory(directory: Path) -> None:

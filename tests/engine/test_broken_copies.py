@@ -150,3 +150,27 @@ def test_a_field_of_that_name_which_says_something_else_means_nothing(mark: Any)
     log = store.load("p")
     store.runs["p"] = [e.with_(extra={COPY: mark} if e.seq == 1 else {}).to_json() for e in log]
     assert till.agent.resume("p").status == "completed"
+
+
+@pytest.mark.parametrize("copied", range(1, 7))
+def test_a_part_of_a_run_whose_tools_are_harmless_is_a_run_and_copies_of_it_bear_no_mark(
+    copied: int,
+) -> None:
+    store = Dying()
+    till = cut(store, 7, effect=None)  # as far as both its calls are answered, and the model asked
+    fork_run(store, "p", "whole")
+    *events, fork = store.runs["whole"]
+    assert (events, Event.from_json(fork).type) == (store.runs["p"], "fork")
+    store.left = copied
+    with pytest.raises(Died):
+        fork_run(store, "p", "f")
+    store.left = 10**9
+    assert till.agent.resume("f").status == "completed"
+    assert verify(store.load("f")) == []
+
+
+def test_a_run_with_an_open_batch_is_marked_whatever_its_log_says_of_its_tools() -> None:
+    store = ThreeMethods()
+    cut(store, 2)  # its calls are not claimed, and their tool declares an effect
+    fork_run(store, "p", "f")
+    assert COPY in store.load("f")[0].extra

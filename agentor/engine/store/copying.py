@@ -1,9 +1,10 @@
 """Copying a run event by event, for stores that have no better way.
 
 A process that dies on the way leaves a part of the parent's log under the id of the copy. Taken for a run, it would be
-resumed, and its calls made a second time under keys of their own. So the first event of a copy says what is to become of
-it, in a field that older versions and other readers keep and skip, and until the `fork` event follows the last one the log is
-no run.
+resumed, and its calls made a second time under keys of their own. So where that could harm, the first event of a copy says
+what is to become of it, in a field that older versions and other readers keep and skip, and until the `fork` event follows the
+last one the log is no run. A run of tools that declare nothing is copied as it stands: to ask such a tool again is harmless, and
+its copy equals it.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentor.engine.events import COPY, Event
+from agentor.engine.events import APPROVAL, COPY, Event
+from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Store
+from agentor.errors import LogCorruptError
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,21 @@ def unfinished_copy(run_id: str, events: Sequence[Event]) -> Copy | None:
 
 def copy_events(store: Store, copy: Copy, source: Sequence[Event]) -> None:
     """Append what the copy still lacks of its parent's events, but for the `fork` event that makes it whole."""
-    done = len(store.load(copy.run_id))
-    for seq, event in enumerate(source[done : copy.events], done + 1):
+    done, copied = len(store.load(copy.run_id)), source[: copy.events]
+    marks = done == 0 and _may_be_made_twice(copied)
+    for seq, event in enumerate(copied[done:], done + 1):
         numbered = event.with_(seq=seq)
-        store.append(copy.run_id, copy.mark(numbered) if seq == 1 else numbered)
+        store.append(copy.run_id, copy.mark(numbered) if marks and seq == 1 else numbered)
+
+
+def _may_be_made_twice(events: Sequence[Event]) -> bool:
+    """Whether a part of this log, taken for a run, may start a call that has consequences."""
+    if any(event.effect is not None or event.type == APPROVAL for event in events):
+        return True
+    try:
+        return replay(events).batch is not None  # of calls that nobody has claimed it says nothing
+    except LogCorruptError:
+        return True
 
 
 def unmarked(events: Sequence[Event]) -> list[Event]:

@@ -57,7 +57,8 @@ def work(world: World, worker: str) -> None:
 def deliver(world: World, worker: str) -> None:
     """A worker delivers what is in the outbox."""
     place = world.worker(worker)
-    place.begin("deliver", "", lambda: place.agent.adeliver(place.receive, claim_s=20.0))
+    if world.files is None:
+        place.begin("deliver", "", lambda: place.agent.adeliver(place.receive, claim_s=20.0))
 
 
 def cancel(world: World, worker: str, run: str) -> None:
@@ -138,7 +139,8 @@ def crash(world: World, worker: str, where: CrashPoint | Literal["now"], known_d
     if where == "now":
         victim.die()
     else:
-        victim.dies_at = where
+        in_files = world.files is not None and where == "before a commit"
+        victim.dies_at = "in a write" if in_files else where
 
 
 def stop(world: World, worker: str) -> None:
@@ -193,7 +195,7 @@ def slow_disk(world: World, seconds: float) -> None:
 
 def locked(world: World, seconds: float) -> None:
     """Another program holds the file's write lock for some time, as a backup or a console does."""
-    if world.rival is None and world.disk.powered:
+    if world.files is None and world.rival is None and world.disk.powered:
         world.rival = Rival(world, seconds)
 
 

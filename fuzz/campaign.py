@@ -77,7 +77,7 @@ def play(
     canary = canary or NO_CANARY
     try:
         with canary.planted():
-            return stage.play(seed, script, canary.store_options, trace)
+            return stage.play(seed, script, canary.store_options, trace, canary.on_files)
     except Exception:
         return Outcome(seed, (Breach("the_simulation_works", traceback.format_exc()),))
 

@@ -25,8 +25,8 @@ from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.replay import RunState
 from agentor.engine.runner import Runner
 from agentor.engine.staged import Staged
+from agentor.engine.store import file, sqlite_leases
 from agentor.engine.store import sqlite_deleting as deleting
-from agentor.engine.store import sqlite_leases
 from agentor.engine.store.sqlite_confined import Confinement
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
 from agentor.engine.store.transacting import Letter, Transaction
@@ -66,6 +66,7 @@ class Canary:
     planted: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     store_options: dict[str, Any] = field(default_factory=dict)
     script: Callable[[int], list[Action]] = draw
+    on_files: bool | None = None  # None: as the seed says
 
 
 @contextlib.contextmanager
@@ -83,6 +84,13 @@ def _taken_over(seed: int) -> list[Action]:
         Action(at, "stall", {"worker": "w1", "seconds": 100.0, "until_taken": True}),
         Action(at + 31, "take_over", {"worker": "w2"}),
     ]
+
+
+@contextlib.contextmanager
+def _names_stay_in_the_cache() -> Iterator[None]:
+    """The file store does not bring the names of its files to the disk."""
+    with mock.patch.object(file, "_sync_directory"):
+        yield
 
 
 @contextlib.contextmanager
@@ -275,6 +283,12 @@ ALL: Final = (
         "synchronous=NORMAL",
         _rings(acknowledged_appends_survive),
         store_options={"synchronous": "NORMAL"},
+    ),
+    Canary(
+        "names not synced",
+        _rings(acknowledged_appends_survive),
+        _names_stay_in_the_cache,
+        on_files=True,
     ),
     Canary("leases for everybody", _rings(nobody_acts_beside_another), _everybody_counts_as_dead),
     Canary("no claim before a tool", _rings(tools_start_after_their_claim), _act_before_writing),

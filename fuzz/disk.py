@@ -75,10 +75,14 @@ class _Change(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class _Inode:
+class Inode:
     platter: bytearray = field(default_factory=bytearray)
     unsynced: list[_Change] = field(default_factory=list)
     syncs_directory: bool = False  # SQLite's own journals sync their directory when first synced
+
+    def changed(self, offset: int, data: bytes | None) -> None:
+        """Data was written at an offset, or (None) the file was cut off there: so far in the cache only."""
+        self.unsynced.append(_Change(offset, data))
 
 
 class Disk:
@@ -95,8 +99,8 @@ class Disk:
         self.vfs_name: str | None = None
         self._spared = False
         self._random = random.Random(seed)
-        self._cached: dict[str, _Inode] = {}  # the directory as processes see it
-        self._on_platter: dict[str, _Inode] = {}
+        self._cached: dict[str, Inode] = {}  # the directory as processes see it
+        self._on_platter: dict[str, Inode] = {}
 
     # What the VFS asks ---------------------------------------------------------------------------------------------
 
@@ -122,19 +126,19 @@ class Disk:
                 raise apsw.BusyError("planned: locked")
         return plan.effect
 
-    def inode(self, path: str, *, created: bool, journal: bool) -> _Inode:
+    def inode(self, path: str, *, created: bool, journal: bool) -> Inode:
         """The file behind a path; one made behind SQLite's back and not empty counts as on the platter."""
         known = self._cached.get(path)
         if known is not None and not created:
             return known
-        inode = self._cached[path] = _Inode(syncs_directory=created and journal)
+        inode = self._cached[path] = Inode(syncs_directory=created and journal)
         if not created and os.path.getsize(path):
             with open(path, "rb") as file:
                 inode.platter.extend(file.read())
             self._on_platter[path] = inode
         return inode
 
-    def synced(self, inode: _Inode) -> None:
+    def synced(self, inode: Inode) -> None:
         for change in inode.unsynced:
             change.applied_to(inode.platter)
         inode.unsynced.clear()
@@ -146,6 +150,16 @@ class Disk:
         self._cached.pop(path, None)
         if syncs_directory:
             self._on_platter = dict(self._cached)
+
+    def directory_synced(self, directory: str) -> None:
+        """The names in a directory are on the platter as they stand, those that are gone too."""
+        elsewhere = {p: i for p, i in self._on_platter.items() if os.path.dirname(p) != directory}
+        here = {p: i for p, i in self._cached.items() if os.path.dirname(p) == directory}
+        self._on_platter = elsewhere | here
+
+    def named(self, path: str, name: str) -> None:
+        """A file has another name as well."""
+        self._cached[name] = self._cached[path]
 
     def cut_power(self) -> None:
         self.powered = False
@@ -170,6 +184,7 @@ class Disk:
                 _forget(path)
                 continue
             self._settle(inode, survival)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "r+b" if os.path.exists(path) else "wb") as file:
                 file.write(inode.platter)
                 file.truncate()
@@ -177,7 +192,7 @@ class Disk:
         self._on_platter = dict(self._cached)
         self.powered = True
 
-    def _entry(self, path: str, survival: Survival) -> _Inode | None:
+    def _entry(self, path: str, survival: Survival) -> Inode | None:
         cached, settled = self._cached.get(path), self._on_platter.get(path)
         match survival:
             case "lost":
@@ -186,7 +201,7 @@ class Disk:
                 return self._random.choice((cached, settled))
         return cached
 
-    def _settle(self, inode: _Inode, survival: Survival) -> None:
+    def _settle(self, inode: Inode, survival: Survival) -> None:
         for change in self._survivors(inode.unsynced, survival):
             change.applied_to(inode.platter)
         inode.unsynced.clear()

@@ -11,6 +11,7 @@ from agentor.errors import LeaseHeldError, StoreError
 from fuzz import people
 from fuzz.evidence import Resumed
 from fuzz.ledger import Log
+from fuzz.stepped_store import SteppedStore
 from fuzz.worker import SKEW_MAX_S, Worker
 from fuzz.world import LEASE_S, World
 
@@ -80,7 +81,7 @@ class _End:
         how: dict[str, Any] = {
             "until_idle": True,
             "concurrency": 2,
-            "poll_s": 5.0,
+            "poll_s": 15.0,
             "max_attempts": 30,
         }
         self._do("work", "", lambda: self._agent.awork(**how), STEPS_TO_WORK_OFF)
@@ -142,6 +143,8 @@ class _End:
 
     def deliver(self) -> None:
         evidence, finisher = self._world.evidence, self._finisher
+        if not isinstance(finisher.store, SteppedStore):
+            return
         for _ in range(DELIVERIES_TO_END):
             self._do("deliver", "", partial(self._agent.adeliver, finisher.receive, claim_s=20.0))
             if finisher.dead:
@@ -155,8 +158,9 @@ class _End:
         """What the store itself says of the file and of its runs."""
         evidence, store = self._world.evidence, self._finisher.store
         try:
-            evidence.damage += store.integrity_check()
-            evidence.stored_usage = {row.run_id: row.usage for row in store.runs()}
+            if isinstance(store, SteppedStore):
+                evidence.damage += store.integrity_check()
+                evidence.stored_usage = {row.run_id: row.usage for row in store.runs()}
             evidence.remnants = [run_id for run_id in evidence.deleted if store.load(run_id)]
         except StoreError as error:
             evidence.damage.append(str(error))

@@ -76,7 +76,10 @@ class SeededModel:
 
     def _call(self, offered: list[str], number: int, index: int) -> ToolCall:
         rng = self._rng
-        name = rng.choice([*offered, *offered, "no_such_tool"])
+        invented = (
+            [] if self._worker.world.files is not None else ["no_such_tool"]
+        )  # see testing.md
+        name = rng.choice([*offered, *offered, *invented])
         arguments = json.dumps({"number": number * 10 + index})
         if rng.random() < 0.05:
             arguments = rng.choice(("", "not json", '{"number": "x"}'))

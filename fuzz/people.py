@@ -68,10 +68,11 @@ def questions(world: World, run_id: str) -> list[Question]:
 def truth(world: World, question: Question, otherwise: Word) -> Word:
     """What somebody says who looks first; `otherwise` is what they want of a call that has not happened.
 
-    That a fork's call has not happened yet is no reason to begin it: the parent may do so the next moment.
+    That a fork's call has not happened yet is no reason to begin it: the parent may do so the next moment. What a fork
+    has begun, its parent knows nothing of, and is only told not to begin it.
     """
     if world.evidence.starts[question.key]:
-        return "settle"
+        return "settle" if question.in_doubt else "reject"
     return "reject" if question.is_forked else otherwise
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pathlib
+import random
 import shutil
 import tempfile
 import threading
@@ -18,7 +20,7 @@ from agentor.engine import clock
 from agentor.engine import lease as lease_module
 from agentor.engine.events import Event
 from agentor.engine.runner import Runner
-from agentor.engine.store import sqlite_leases, sqlite_transact
+from agentor.engine.store import file, file_lock, file_signals, sqlite_leases, sqlite_transact
 from fuzz import memory, threads
 from fuzz.disk import DiskVFS
 from fuzz.liveness import bring_to_end
@@ -26,6 +28,8 @@ from fuzz.script import Action
 from fuzz.worker import Worker
 from fuzz.world import Outcome, World
 
+FILES_SHARE: Final = 0.125
+_FILE_MODULES: Final = (file, file_lock, file_signals, pathlib)
 LOOK_S: Final = 10.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
 
 
@@ -34,10 +38,11 @@ def living(
     seed: int,
     store_options: dict[str, Any] | None = None,
     trace: Callable[[str], None] | None = None,
+    on_files: bool = False,
 ) -> Iterator[World]:
     """A new world in a directory of its own, with its clock, its disk and its processes installed."""
     directory = tempfile.mkdtemp(prefix="agentor-fuzz-", dir=_fast_directory())
-    world = World(seed, directory, store_options, trace)
+    world = World(seed, directory, store_options, trace, on_files)
     vfs = DiskVFS(f"fuzz-{os.path.basename(directory)}", world.disk)
     logger = logging.getLogger("agentor")
     try:
@@ -54,7 +59,7 @@ def living(
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
             contextlib.ExitStack() as remembering,
         ):
-            for patch in memory.patches():
+            for patch in [*memory.patches(), *_file_patches(world)]:
                 remembering.enter_context(patch)
             try:
                 yield world
@@ -63,6 +68,22 @@ def living(
     finally:
         vfs.unregister()
         shutil.rmtree(directory)
+
+
+def is_on_files(seed: int) -> bool:
+    """Whether the runs of a world are in a file store: those of every eighth, about."""
+    return random.Random(f"{seed}/store").random() < FILES_SHARE
+
+
+def _file_patches(world: World) -> list[Any]:
+    if world.files is None:
+        return []
+    os.makedirs(os.path.join(world.path, ".locks"))  # on the platter from the beginning
+    return [
+        *(mock.patch.object(module, "os", world.files) for module in _FILE_MODULES),
+        mock.patch.object(file_signals, "shutil", world.files.shutil),
+        mock.patch.object(file_lock, "is_gone", world.is_gone),
+    ]
 
 
 _go = Runner.go
@@ -80,9 +101,11 @@ def play(
     script: Sequence[Action],
     store_options: dict[str, Any] | None = None,
     trace: Callable[[str], None] | None = None,
+    on_files: bool | None = None,
 ) -> Outcome:
-    """Play a script in the world of a seed and judge it."""
-    with living(seed, store_options, trace) as world:
+    """Play a script in the world of a seed and judge it. Whether its runs are in files, the seed says if nobody does."""
+    on_files = is_on_files(seed) if on_files is None else on_files
+    with living(seed, store_options, trace, on_files) as world:
         world.play(script)
         bring_to_end(world)
         return world.outcome()

@@ -80,7 +80,8 @@ async def pay(ctx: RunContext, number: int) -> str:
     return f"paid {number}"
 
 
-TOOLS: Final = (look, wander, stumble, save, send, wire, remit, pay, transfer)
+PLAIN_TOOLS: Final = (look, wander, stumble, save, send, wire, remit, pay)
+TOOLS: Final = (*PLAIN_TOOLS, transfer)
 ONCE: Final = frozenset({"send", "wire", "remit"})
 PAYMENTS: Final = ONCE | {"pay"}  # what moves money outside: as it begins, whatever comes of it
 

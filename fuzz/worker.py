@@ -17,11 +17,12 @@ from agentor.engine.store.protocol import Lease
 from agentor.errors import LeaseError, ModelError, SequenceConflictError
 from fuzz import threads
 from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, Delivered, Shown, Told, ToolStart
+from fuzz.file_store import SteppedFileStore
 from fuzz.loop import ProcessLoop
 from fuzz.model import SeededModel
 from fuzz.stepped_store import CommitPoint, SteppedStore
 from fuzz.threads import ProcessEnded
-from fuzz.tools import ONCE, PAYMENTS, TOOL_TIMEOUT_S, TOOLS
+from fuzz.tools import ONCE, PAYMENTS, PLAIN_TOOLS, TOOL_TIMEOUT_S, TOOLS
 
 if TYPE_CHECKING:
     from fuzz.world import World
@@ -31,7 +32,9 @@ _run_id: contextvars.ContextVar[str] = contextvars.ContextVar("run_id")  # what 
 BUSY_S: Final = 10.0  # that a write waits for other processes
 LOCK_LOOK_S: Final = 0.1
 
-CrashPoint: TypeAlias = CommitPoint | Literal["before a payment", "after a payment"]
+CrashPoint: TypeAlias = (
+    CommitPoint | Literal["before a payment", "after a payment", "in a write", "before a sync"]
+)
 
 SKEW_MAX_S: Final = (
     1.4  # how wrong a wall clock may be: two of them together stay within the margin of a lease
@@ -68,25 +71,31 @@ class Worker:
         self._operations: list[asyncio.Task[Any]] = []
         self.loop = ProcessLoop(world.timeline, name, self._store_delay_s)
         self.loop.skew_s = self.rng.uniform(-SKEW_MAX_S, SKEW_MAX_S)
-        self.store = SteppedStore(
-            world.path,
-            self.loop,
-            self._store_delay_s,
-            self,
-            vfs=world.disk.vfs_name,
-            **world.store_options,
-        )
+        self.store = self._opened()
         self.agent = Agentor(
             "Simulated",
             "You are kind.",
             model=SeededModel(self, self.rng),
-            tools=TOOLS,
+            tools=TOOLS if world.files is None else PLAIN_TOOLS,
             store=self.store,
             context=self,
             durability=self.rng.choice(("strict", "best_effort")),
             tool_timeout_s=TOOL_TIMEOUT_S,
             max_turns=self.rng.choice((3, 8)),
             max_tool_failures=3,
+        )
+
+    def _opened(self) -> SteppedStore | SteppedFileStore:
+        world = self.world
+        if world.files is not None:
+            return SteppedFileStore(world.path, self)
+        return SteppedStore(
+            world.path,
+            self.loop,
+            self._store_delay_s,
+            self,
+            vfs=world.disk.vfs_name,
+            **world.store_options,
         )
 
     # Its life -------------------------------------------------------------------------------------------------------
@@ -118,6 +127,8 @@ class Worker:
         self.dead = True
         self.store.kill()
         self.loop.end()
+        if self.world.files is not None:
+            self.world.files.killed(self)
 
     def stop(self) -> None:
         """Cancel what it does, in an orderly way. `finished` says when it is done."""

@@ -23,6 +23,8 @@ from agentor.errors import StoreError
 from fuzz import actions
 from fuzz.disk import Disk, Survival
 from fuzz.evidence import Evidence, Forked
+from fuzz.file_disk import FileSystem
+from fuzz.file_store import FileLedger
 from fuzz.invariants import Breach, judge
 from fuzz.ledger import Ledger
 from fuzz.loop import Timeline
@@ -52,7 +54,10 @@ class Outcome:
 
 
 class World:
-    """See the head of this file. `store_options` go to every `SQLiteStore` in it; `trace` is told of every step."""
+    """See the head of this file. `store_options` go to every `SQLiteStore` in it; `trace` is told of every step.
+
+    `on_files`: the runs are in a `FileStore`. It has no table for the bank, and its leases do not run out.
+    """
 
     def __init__(
         self,
@@ -60,15 +65,17 @@ class World:
         directory: str,
         store_options: dict[str, Any] | None = None,
         trace: Callable[[str], None] | None = None,
+        on_files: bool = False,
     ) -> None:
         self.seed = seed
-        self.path = os.path.join(directory, "runs.db")
+        self.path = os.path.join(directory, "runs" if on_files else "runs.db")
         self.store_options = STORE_OPTIONS | (store_options or {})
         self.timeline = Timeline(random.Random(f"{seed}/order"))
         self.decided: list[Question] = []  # that a person has decided upon
         self.clock = VirtualClock(self.timeline, f"{seed}/clock")
         self.disk = Disk(f"{seed}/disk")
-        self.ledger = Ledger(self.path, self.disk)
+        self.files = FileSystem(self, self.path) if on_files else None
+        self.ledger = (FileLedger if on_files else Ledger)(self.path, self.disk)
         self.evidence = Evidence()
         self.workers: dict[str, Worker] = {}  # by the place where they work
         self.rival: Rival | None = None  # who holds the file's write lock
@@ -230,6 +237,9 @@ class World:
         self._let_go_of_leftovers()
         self.disk.plan = None
         self.disk.restore(self.survival)
+        if self.files is not None:
+            self.files.restored()
+            self.evidence.newest_terms.clear()  # lock files are not brought to the disk; nobody holds one
         self.ledger.start_anew()
 
     def _send_rival_away(self) -> None:
@@ -288,6 +298,7 @@ class World:
         self.counts["shown"] = len(self.evidence.shown)
         self.counts["settled"] = len(self.evidence.settled)
         self.counts["deleted"] = len(self.evidence.deleted)
+        self.counts["on files"] = int(self.files is not None)
         self.counts["steps"] = self.timeline.steps
         return Outcome(
             self.seed,

@@ -17,7 +17,8 @@ from fuzz.canaries import Canary
 from fuzz.script import Action, draw
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-_, NORMAL, _, NO_CLAIM = canaries.ALL[:4]
+_, NORMAL, _, _, NO_CLAIM = canaries.ALL[:5]
+ON_FILES = Canary("nothing", frozenset(), on_files=True)
 
 
 @pytest.mark.slow
@@ -35,6 +36,7 @@ def test_no_invariant_breaks_in_sixty_worlds(first: int) -> None:
     assert tally.counts["shown"] > 50
     assert tally.counts["deleted"] > 0
     assert tally.counts["settled"] > 5
+    assert tally.counts["on files"] > 0
     assert {"stall", "power cut", "write full", "slow disk", "locked"} <= set(tally.faults)
 
 
@@ -83,8 +85,16 @@ def test_what_worlds_remember_of_pure_functions_changes_no_world(
 def test_a_planted_fault_rings_the_alarm(canary: Canary) -> None:
     outcome = campaign.first_ring(canary, 1)
     assert outcome is not None
-    without = campaign.play(outcome.seed, canary.script(outcome.seed))
+    nothing = Canary("nothing", frozenset(), on_files=canary.on_files)
+    without = campaign.play(outcome.seed, canary.script(outcome.seed), nothing)
     assert not canary.rings & {breach.invariant for breach in without.breaches}
+
+
+def test_a_world_on_files_played_twice_is_the_same_world() -> None:
+    for seed in range(8):
+        once = campaign.play(seed, draw(seed), ON_FILES)
+        assert once.counts["on files"] == 1
+        assert campaign.play(seed, draw(seed), ON_FILES) == once
 
 
 def test_a_failure_is_shrunk_to_a_script_that_still_fails() -> None:
@@ -153,8 +163,8 @@ RIVALS = [
 ]
 
 
-def broken(seeds: range, script: list[Action]) -> list[str]:
-    outcomes = (campaign.play(seed, script) for seed in seeds)
+def broken(seeds: range, script: list[Action], canary: Canary | None = None) -> list[str]:
+    outcomes = (campaign.play(seed, script, canary) for seed in seeds)
     return [f"seed {each.seed}: {breach}" for each in outcomes for breach in each.breaches]
 
 
@@ -172,3 +182,16 @@ def test_a_run_that_began_without_a_lease_is_not_worked_on_by_two() -> None:
     start = Action(6, "start", {"worker": "w1", "run": "run", "turns": 6})
     early = [Action(action.at_s - 10, action.kind, action.details) for action in RIVALS]
     assert broken(range(6), [other, locked, start, *early]) == []
+
+
+def test_a_file_whose_first_writer_died_before_its_name_was_on_the_disk_is_not_lost() -> None:
+    crash = {"worker": "w1", "where": "before a commit", "known_dead": True}
+    power = {"call": "write", "after": 1, "survival": "lost"}
+    script = [
+        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 3}),
+        Action(0.0, "crash", crash),  # in its first write, or before one of the two syncs after it
+        Action(2.0, "take_over", {"worker": "w2"}),
+        Action(10.0, "power", power),
+        Action(11.0, "take_over", {"worker": "w2"}),
+    ]
+    assert broken(range(12), script, ON_FILES) == []

@@ -12,14 +12,15 @@ import os
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, get_args
 
-from agentor import decisions, inputs
+from agentor import inputs
 from agentor.blocking import twin
 from agentor.building import build_spec
+from agentor.decisions import Decisions
 from agentor.delivery import Handler, deliver
 from agentor.engine.asking import name_of
 from agentor.engine.budget import Budget
 from agentor.engine.daemon_thread import in_thread
-from agentor.engine.events import Event, PendingCall, RunResult
+from agentor.engine.events import Event, RunResult
 from agentor.engine.models import ModelSettings, as_model
 from agentor.engine.outbox import Audience, Nobody
 from agentor.engine.recorder import Durability
@@ -28,16 +29,16 @@ from agentor.engine.runner import AgentSpec, HalfFinished
 from agentor.engine.store.protocol import Closes, Store, new_run_id
 from agentor.engine.tools import check_tools
 from agentor.errors import ConfigError
+from agentor.fallbacks import Fallbacks
 from agentor.launch import Launch, OnChange, with_turns
 from agentor.output import OutputType
 from agentor.plan import Plan
-from agentor.recorded import stored
 from agentor.streaming import StreamItem, item_of, live
 from agentor.tracing import Tracer, choose_tracer, traced
 from agentor.worker import Worker, WorkPlan, WorkReport
 
 
-class Agentor:
+class Agentor(Decisions):
     """An agent whose runs survive the process.
 
     Args:
@@ -109,10 +110,10 @@ class Agentor:
         self._own_store: object = None if self.store is store else self.store
         self.context = context
         self._on_change: OnChange = inputs.read_choice("on_change", on_change, get_args(OnChange))
-        self._endpoint = {"api_key": api_key, "base_url": base_url, "settings": model_settings}
-        self.model = as_model(model, **self._endpoint)  # type: ignore[arg-type]
+        endpoint = {"api_key": api_key, "base_url": base_url, "settings": model_settings}
+        self.model = as_model(model, **endpoint)  # type: ignore[arg-type]
         self._given_model = model
-        self._fallbacks: dict[str, Model] = {}  # given by name
+        self._fallbacks = Fallbacks(endpoint)
         self._output = OutputType(output_type) if output_type not in (None, str) else None
         self._tracer = tracer
         self._traces = bool(enable_tracing and choose_tracer(True, tracer, enabled=True))
@@ -243,83 +244,6 @@ class Agentor:
 
     plan = twin(aplan)
 
-    # People -------------------------------------------------------------------------------------------------------
-
-    async def aapprove(
-        self,
-        run_id: str,
-        call_id: str | PendingCall,
-        args: Mapping[str, Any] | None = None,
-        by: str | None = None,
-        *,
-        question: int | None = None,
-    ) -> None:
-        """Consent to a call that waits, as it is or with other arguments. `resume` then goes on with the run.
-
-        The decision is an event: who, when, and a digest of the arguments it was given for. It is used once.
-
-        Args:
-            run_id: The run.
-            call_id: The call; or the `PendingCall` itself, which also says which question is answered.
-            args: Consent to these arguments instead: they replace all that the model gave.
-            by: Who decides, for the log.
-            question: The `PendingCall.question` that was seen. A call may be asked about again, after a crash and with
-                other arguments; without this, what is answered is the question that waits now.
-
-        `AskedAgainError` if that question was replaced; `ConfigError` (a ValueError) if the call does not wait, or was
-        decided already; `LeaseHeldError` while a worker is busy with the run.
-        """
-        store, (call, asked) = stored(self.store), decisions.which(call_id, question)
-        await decisions.approve(store, self.tools, run_id, call, args, by, asked)
-
-    approve = twin(aapprove)
-
-    async def areject(
-        self,
-        run_id: str,
-        call_id: str | PendingCall,
-        reason: str,
-        by: str | None = None,
-        *,
-        question: int | None = None,
-    ) -> None:
-        """Refuse a call that waits; the model is told the reason when the run is resumed. Which: see `approve`."""
-        store, (call, asked) = stored(self.store), decisions.which(call_id, question)
-        await decisions.reject(store, run_id, call, reason, by, asked)
-
-    reject = twin(areject)
-
-    async def asettle(
-        self,
-        run_id: str,
-        call_id: str | PendingCall,
-        result: Any,
-        by: str | None = None,
-        *,
-        question: int | None = None,
-    ) -> None:
-        """Say of a call that waits because it is in doubt: it did happen, and this is its result. Which: see `approve`.
-
-        It is recorded as the call's own result, in one commit with the decision, and the call is never started again.
-        `ConfigError` (a ValueError) if the call does not wait, was decided already, or was never started.
-        """
-        store, (call, asked) = stored(self.store), decisions.which(call_id, question)
-        await decisions.settle(store, self.tools, run_id, call, result, by, asked)
-
-    settle = twin(asettle)
-
-    async def acancel(self, run_id: str, by: str | None = None) -> bool:
-        """End a run wherever it is worked on, in this process or another: a model call or an async tool under way is
-        broken off, what is recorded stays, the status is "cancelled", and `resume` can go on later.
-
-        False if the run had ended already. A worker in another process notices within a second. The thread of a sync tool
-        cannot be stopped: the run ends all the same, its error names the call, and nobody can resume it before that
-        thread has ended.
-        """
-        return await self._launch(tracing=False).cancel(run_id, inputs.read_optional_text("by", by))
-
-    cancel = twin(acancel)
-
     # Workers ------------------------------------------------------------------------------------------------------
 
     async def aenqueue(
@@ -422,7 +346,7 @@ class Agentor:
         `async with` close the agent at their end. Closing twice is fine; what runs meanwhile is not waited for.
         """
         own = [] if self.model is self._given_model else [self.model]
-        for model in [*own, *self._fallbacks.values()]:
+        for model in [*own, *self._fallbacks.by_name.values()]:
             if (close := getattr(model, "aclose", None)) is not None:
                 await close()
         if isinstance(self._own_store, Closes):
@@ -454,11 +378,9 @@ class Agentor:
         tracing: Any = None,
         audience: Audience | None = None,
     ) -> Launch:
-        if isinstance(fallback_models, str):
-            raise ConfigError("fallback_models is a list of models; put the name into one")
         tracer = choose_tracer(tracing, self._tracer, self._traces)
         spec = with_turns(self._spec, max_turns)
-        models = [self.model, *(self._fallback(model) for model in fallback_models or ())]
+        models = [self.model, *self._fallbacks.of(fallback_models or ())]
         inputs.checked_budget(spec.budget, map(name_of, models))
         return Launch(
             spec=AgentSpec(**{**spec.__dict__, "models": models}),
@@ -485,11 +407,3 @@ class Agentor:
                 return result
 
         return await asyncio.gather(*map(one, texts), return_exceptions=True)
-
-    def _fallback(self, model: str | Model) -> Model:
-        """A fallback named by text lives at the agent's own endpoint; another host needs a model object."""
-        if not isinstance(model, str):
-            return as_model(model)
-        if model not in self._fallbacks:
-            self._fallbacks[model] = as_model(model, **self._endpoint)  # type: ignore[arg-type]
-        return self._fallbacks[model]

@@ -1,4 +1,4 @@
-"""A person's decision about a call that waits, from what a caller gave: checked, then recorded."""
+"""What people decide about runs and calls that wait, as methods of an agent: checked, then recorded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentor import inputs
+from agentor.blocking import twin
 from agentor.consent import decide_call, find_pending, settle_call
 from agentor.engine import events as ev
 from agentor.engine.events import Event, PendingCall
@@ -13,10 +14,112 @@ from agentor.engine.result_text import RESULT_LIMIT
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.engine.tools import Tool
 from agentor.errors import ConfigError
-from agentor.recorded import recorded
+from agentor.recorded import recorded, stored
+from agentor.stopping import cancel_run
 
 
-def which(call: str | PendingCall, question: int | None) -> tuple[str, int | None]:
+class Decisions:
+    """The part of an agent that needs no more than its store and its tools."""
+
+    store: Store | None
+    tools: dict[str, Tool]
+
+    async def aapprove(
+        self,
+        run_id: str,
+        call_id: str | PendingCall,
+        args: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        *,
+        question: int | None = None,
+    ) -> None:
+        """Consent to a call that waits, as it is or with other arguments. `resume` then goes on with the run.
+
+        The decision is an event: who, when, and a digest of the arguments it was given for. It is used once.
+
+        Args:
+            run_id: The run.
+            call_id: The call; or the `PendingCall` itself, which also says which question is answered.
+            args: Consent to these arguments instead: they replace all that the model gave.
+            by: Who decides, for the log.
+            question: The `PendingCall.question` that was seen. A call may be asked about again, after a crash and with
+                other arguments; without this, what is answered is the question that waits now.
+
+        `AskedAgainError` if that question was replaced; `ConfigError` (a ValueError) if the call does not wait, or was
+        decided already; `LeaseHeldError` while a worker is busy with the run.
+        """
+        store, (call, asked) = stored(self.store), _which(call_id, question)
+        edited, known = None, None
+        if args is not None:
+            edited = inputs.read_arguments(args)
+            known = await recorded(store, check_run_id(run_id))
+            tool = self.tools.get(find_pending(known[0], run_id, call, known[1]).name)
+            if tool is not None:
+                inputs.check_arguments(tool, edited)
+        by = inputs.read_optional_text("by", by)
+        decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
+        await decide_call(store, run_id, call, decision, question=asked, known=known)
+
+    approve = twin(aapprove)
+
+    async def areject(
+        self,
+        run_id: str,
+        call_id: str | PendingCall,
+        reason: str,
+        by: str | None = None,
+        *,
+        question: int | None = None,
+    ) -> None:
+        """Refuse a call that waits; the model is told the reason when the run is resumed. Which: see `approve`."""
+        store, (call, asked) = stored(self.store), _which(call_id, question)
+        reason = inputs.read_text("reason", reason)
+        by = inputs.read_optional_text("by", by)
+        decision = Event(ev.APPROVAL, status="rejected", by=by, reason=reason)
+        await decide_call(store, run_id, call, decision, question=asked)
+
+    reject = twin(areject)
+
+    async def asettle(
+        self,
+        run_id: str,
+        call_id: str | PendingCall,
+        result: Any,
+        by: str | None = None,
+        *,
+        question: int | None = None,
+    ) -> None:
+        """Say of a call that waits because it is in doubt: it did happen, and this is its result. Which: see `approve`.
+
+        It is recorded as the call's own result, cut where its tool's results are, in one commit with the decision, and the
+        call is never started again. `ConfigError` (a ValueError) if the call does not wait, was decided already, or was
+        never started.
+        """
+        store, (call, asked) = stored(self.store), _which(call_id, question)
+        known = await recorded(store, check_run_id(run_id))
+        batch = known[0].batch
+        name = next((c.name for c in batch.calls if c.call_id == call), "") if batch else ""
+        limit = self.tools[name].max_result_chars if name in self.tools else RESULT_LIMIT
+        by = inputs.read_optional_text("by", by)
+        await settle_call(store, run_id, call, result, by, limit, asked, known)
+
+    settle = twin(asettle)
+
+    async def acancel(self, run_id: str, by: str | None = None) -> bool:
+        """End a run wherever it is worked on, in this process or another: a model call or an async tool under way is
+        broken off, what is recorded stays, the status is "cancelled", and `resume` can go on later.
+
+        False if the run had ended already. A worker in another process notices within a second. The thread of a sync tool
+        cannot be stopped: the run ends all the same, its error names the call, and nobody can resume it before that
+        thread has ended.
+        """
+        by = inputs.read_optional_text("by", by)
+        return await cancel_run(stored(self.store), run_id, by) != "over"
+
+    cancel = twin(acancel)
+
+
+def _which(call: str | PendingCall, question: int | None) -> tuple[str, int | None]:
     """The id of a call, and the question about it that is answered, if the caller says which."""
     if question is not None:
         question = inputs.read_count("question", question)
@@ -27,60 +130,3 @@ def which(call: str | PendingCall, question: int | None) -> tuple[str, int | Non
             f"the call says question {call.question}, and question={question} another"
         )
     return call.call_id, call.question
-
-
-async def approve(
-    store: Store,
-    tools: Mapping[str, Tool],
-    run_id: str,
-    call_id: str,
-    args: Mapping[str, Any] | None,
-    by: str | None,
-    question: int | None = None,
-) -> None:
-    """Record consent to a call, with other arguments if `args` are given: they replace all that the model gave."""
-    edited, known = None, None
-    if args is not None:
-        edited = inputs.read_arguments(args)
-        known = await recorded(store, check_run_id(run_id))
-        tool = tools.get(find_pending(known[0], run_id, call_id, known[1]).name)
-        if tool is not None:
-            inputs.check_arguments(tool, edited)
-    decision = Event(
-        ev.APPROVAL, status="approved", by=inputs.read_optional_text("by", by), args=edited
-    )
-    await decide_call(store, run_id, call_id, decision, question=question, known=known)
-
-
-async def reject(
-    store: Store,
-    run_id: str,
-    call_id: str,
-    reason: str,
-    by: str | None,
-    question: int | None = None,
-) -> None:
-    """Record a refusal, with the reason that the model is told."""
-    reason = inputs.read_text("reason", reason)
-    decision = Event(
-        ev.APPROVAL, status="rejected", by=inputs.read_optional_text("by", by), reason=reason
-    )
-    await decide_call(store, run_id, call_id, decision, question=question)
-
-
-async def settle(
-    store: Store,
-    tools: Mapping[str, Tool],
-    run_id: str,
-    call_id: str,
-    result: Any,
-    by: str | None,
-    question: int | None = None,
-) -> None:
-    """Record that a call in doubt did happen. Its result is cut where its tool's results are."""
-    known = await recorded(store, check_run_id(run_id))
-    batch = known[0].batch
-    name = next((c.name for c in batch.calls if c.call_id == call_id), "") if batch else ""
-    limit = tools[name].max_result_chars if name in tools else RESULT_LIMIT
-    by = inputs.read_optional_text("by", by)
-    await settle_call(store, run_id, call_id, result, by, limit, question, known)

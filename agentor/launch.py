@@ -41,7 +41,7 @@ from agentor.inputs import check_approvals, read_count
 from agentor.output import OutputType
 from agentor.plan import Limits, Plan, plan_of
 from agentor.recorded import Recorded, recorded, reread, stored
-from agentor.stopping import OVERDUE, Stop, Stopper, cancel_run, end_run
+from agentor.stopping import OVERDUE, Stop, Stopper, end_run
 from agentor.tracing import Traced
 
 logger = logging.getLogger("agentor")
@@ -163,10 +163,6 @@ class Launch:
         ends_at, budget = self._ends_at(state), self.spec.budget
         is_overdue = ends_at is not None and clock.now() >= ends_at
         return Limits(OVERDUE.error if is_overdue else None, budget.reached if budget else None)
-
-    async def cancel(self, run_id: str, by: str | None) -> bool:
-        """End a run wherever it is worked on. False if it had ended already."""
-        return await cancel_run(stored(self.store), run_id, by) != "over"
 
     async def park(self, run_id: str, reason: str) -> None:
         """End a run that is given up, with the reason. It can still be resumed by hand."""

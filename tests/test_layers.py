@@ -81,6 +81,7 @@ FLOORS = {
             "agentor.inputs",
             "agentor.building",
             "agentor.decisions",
+            "agentor.fallbacks",
         ),
     ],
     "readers": [

@@ -82,12 +82,12 @@ class WatchedStore(SQLiteStore):
 
     def __init__(self, path: str, watch: Watch, **settings: Any) -> None:
         super().__init__(path, **settings)
-        self._watch = watch
+        self._deaths = watch
 
     def submit(
         self, run_id: str, events: Sequence[Event], lease: Lease | None = None
     ) -> Future[None]:
-        committed = self._watch.commits(events)
+        committed = self._deaths.commits(events)
         future = super().submit(run_id, events, lease)
         future.add_done_callback(committed)
         return future
@@ -96,7 +96,7 @@ class WatchedStore(SQLiteStore):
         self, run_id: str, lease: Lease | None = None, limit_s: float = 5.0
     ) -> SQLiteTransaction:
         transaction = super().transact(run_id, lease, limit_s)
-        commit, watch = transaction.commit, self._watch
+        commit, watch = transaction.commit, self._deaths
 
         def watched(events: Sequence[Event]) -> Future[None]:
             committed = watch.commits(events)

@@ -79,7 +79,7 @@ async def test_a_model_given_by_name_loses_its_connections_fallbacks_too() -> No
         async with Agentor("A", model="m", base_url=server.base_url, api_key="k") as agent:
             await agent.arun("hi", fallback_models=["n"])
             closed: list[str] = []
-            for model in (agent.model, *agent._fallbacks.values()):
+            for model in (agent.model, *agent._fallbacks.by_name.values()):
                 noted(model, closed)
         assert closed == ["m", "n"]
 

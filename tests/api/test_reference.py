@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
 SECTIONS = dict(
     re.findall(r"^## `(?:agent\.)?(\w+)(?:\(\.\.\.\))?`\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
 )
-PUBLIC = [name for name, member in vars(Agentor).items() if name[0] != "_" and callable(member)]
+PUBLIC = [name for name, _ in inspect.getmembers(Agentor, callable) if name[0] != "_"]
 TWINS = {f"a{name}" for name in PUBLIC} & set(PUBLIC)
 CALLS = [name for name in PUBLIC if name not in TWINS]
 

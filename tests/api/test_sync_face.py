@@ -171,7 +171,7 @@ def _one_argument(ask: Callable[..., str]) -> Callable[[str], str]:
 
 
 ASYNC_CALLS = [
-    n for n, m in vars(Agentor).items() if inspect.iscoroutinefunction(m) and n[0] == "a"
+    n for n, _ in inspect.getmembers(Agentor, inspect.iscoroutinefunction) if n[0] == "a"
 ]
 
 
@@ -182,7 +182,8 @@ def test_every_async_call_has_a_synchronous_form_with_the_same_arguments_and_its
     made, twin = getattr(Agentor, name), getattr(Agentor, name[1:])
     assert not inspect.iscoroutinefunction(twin)
     assert inspect.signature(twin) == inspect.signature(made)
-    assert (twin.__name__, twin.__qualname__) == (name[1:], f"Agentor.{name[1:]}")
+    home = made.__qualname__.removesuffix(f".{name}")
+    assert (twin.__name__, twin.__qualname__) == (name[1:], f"{home}.{name[1:]}")
     assert (inspect.getdoc(twin) or "").endswith(inspect.getdoc(made) or "?")
 
 

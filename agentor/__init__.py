@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         RunNotFoundError,
         SequenceConflictError,
         StatementError,
+        StoreClosedError,
         StoreError,
     )
     from agentor.plan import Plan
@@ -64,6 +65,7 @@ _HOMES = {
         "RunNotFoundError",
         "SequenceConflictError",
         "StatementError",
+        "StoreClosedError",
         "StoreError",
     ],
 }
@@ -98,6 +100,7 @@ __all__ = [
     "SequenceConflictError",
     "StatementError",
     "Store",
+    "StoreClosedError",
     "StoreError",
     "StreamItem",
     "Tool",

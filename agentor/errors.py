@@ -6,6 +6,7 @@
     │  ├─ LogCorruptError               a gap or damage in the log: this run is not replayed
     │  ├─ RunNotFoundError (KeyError)
     │  ├─ RunExistsError (ValueError)
+    │  ├─ StoreClosedError              it never saves again: stop this worker
     │  └─ StatementError                a statement of a transactional tool was refused: see its `kind`
     ├─ LeaseError
     │  ├─ LeaseHeldError                somebody else works on the run: try later
@@ -84,6 +85,13 @@ class RunExistsError(StoreError, ValueError):
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         super().__init__(f"run {run_id!r} already exists; choose another id")
+
+
+class StoreClosedError(StoreError):
+    """The store was closed, and never saves again. A run that is under way on it ends, also under best effort."""
+
+    def __init__(self, store: str) -> None:
+        super().__init__(f"{store}: this store is closed; open a new one")
 
 
 class StatementError(StoreError):

@@ -19,7 +19,7 @@ from agentor.engine.holding import RENEWALS_PER_TTL, held_for, hold
 from agentor.engine.recorder import off_loop, uninterrupted
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease, Leases
-from agentor.errors import LeaseHeldError, LeaseLostError
+from agentor.errors import LeaseHeldError, LeaseLostError, StoreClosedError
 
 logger = logging.getLogger("agentor")
 
@@ -41,7 +41,7 @@ class Keeper:
         self._trusted_until = 0.0  # on the monotonic clock
         self._released = False
         self.lease: Lease | None = None
-        self.lost: LeaseLostError | None = None
+        self.lost: LeaseLostError | StoreClosedError | None = None
 
     async def acquire(self) -> None:
         """Take the run, or raise: `LeaseHeldError` if somebody works on it, `StoreError` if the store cannot say."""
@@ -72,7 +72,10 @@ class Keeper:
             await self.acquire()
 
     def check(self) -> None:
-        """Raise `LeaseLostError` unless the lease can still be trusted. Called before every act that has a price."""
+        """Raise `LeaseLostError` unless the lease can still be trusted, `StoreClosedError` if nobody can renew it.
+
+        Called before every act that has a price.
+        """
         if self.lost is not None:
             raise self.lost
         if self.lease is not None and clock.monotonic() >= self._trusted_until:
@@ -127,7 +130,7 @@ class Keeper:
         sent = clock.monotonic()
         try:
             self.lease = await off_loop(store, store.renew, lease)
-        except LeaseLostError as error:
+        except (LeaseLostError, StoreClosedError) as error:
             self.lost = error
         except Exception as error:  # a busy or full disk: try again until the trust runs out
             logger.warning("run %s: its lease was not renewed (%s)", self.run_id, error)

@@ -2,7 +2,7 @@
 
 What could not be saved waits and goes first the next time, so the log never has a hole. A run may go on with events
 unsaved (best effort) or end (strict). A conflict or a lost lease is never a failed save: it means that another worker
-has the run, and ends this one.
+has the run, and ends this one. So does a store that was closed, for it never saves again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,20 @@ from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event
 from agentor.engine.store.protocol import AppendsMany, Lease, Store, Submits
 from agentor.engine.store.transacting import Transaction, Transacts
-from agentor.errors import LeaseError, SequenceConflictError, StatementError, StoreError
+from agentor.errors import (
+    LeaseError,
+    SequenceConflictError,
+    StatementError,
+    StoreClosedError,
+    StoreError,
+)
 
 logger = logging.getLogger("agentor")
 
 Durability: TypeAlias = Literal["best_effort", "strict"]
 _Result = TypeVar("_Result")
+
+_ENDING = (StatementError, SequenceConflictError, LeaseError, StoreClosedError)
 
 
 class Recorder:
@@ -51,7 +59,8 @@ class Recorder:
 
         A cancellation is raised when that is over: then the events are on disk, or the first of `unsaved`.
 
-        `SequenceConflictError` and `LeaseError`: another worker has the run. `StoreError`: strict, and not saved.
+        `SequenceConflictError` and `LeaseError`: another worker has the run. `StoreClosedError`: nobody can save it.
+        `StoreError`: strict, and not saved.
         """
         if self._store is None:
             return
@@ -62,7 +71,7 @@ class Recorder:
                 await self._submit(self._quick)
             else:
                 await uninterrupted(self._save(retries))
-        except (SequenceConflictError, LeaseError):
+        except (SequenceConflictError, LeaseError, StoreClosedError):
             raise
         except Exception as error:
             self._failed(error)
@@ -94,7 +103,7 @@ class Recorder:
         self.unsaved.clear()
 
     def _not_transacted(self, error: Exception) -> Exception:
-        if isinstance(error, StatementError | SequenceConflictError | LeaseError):
+        if isinstance(error, _ENDING):
             return error
         return StoreError(
             f"run {self._run_id!r}: a transactional call could not be committed ({error}), so it did not happen; "

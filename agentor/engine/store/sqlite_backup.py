@@ -18,7 +18,6 @@ import apsw
 
 from agentor.engine.store.sqlite_file import explained
 from agentor.engine.store.whole_file import sync_directory, whole_file
-from agentor.errors import ConfigError
 
 Progress: TypeAlias = Callable[[int, int], None]
 

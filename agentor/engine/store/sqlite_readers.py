@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import apsw
 
 from agentor.engine.store.sqlite_guard import let_go, watch_forks
-from agentor.errors import StoreError
+from agentor.errors import StoreClosedError
 
 _IDLE_MAX = 4
 
@@ -67,7 +67,7 @@ class Readers:
         with self._changed:
             self._changed.wait_for(lambda: not self._paused)
             if self._closed:
-                raise StoreError(f"{self._path}: this store is closed; open a new one")
+                raise StoreClosedError(self._path)
             self._busy += 1
             return self._idle.pop() if self._idle else None
 

@@ -22,7 +22,7 @@ from agentor.engine import clock
 from agentor.engine.store.sqlite_file import check_version, explained
 from agentor.engine.store.sqlite_guard import let_go, watch_forks
 from agentor.engine.store.sqlite_watch import Watch
-from agentor.errors import StoreError
+from agentor.errors import StoreClosedError, StoreError
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Writer:
                 self._room.wait_for(lambda: self._waiting.qsize() < MAX_WAITING)
         with self._entry:
             if self._closed:
-                raise StoreError(f"{self._path}: this store is closed; open a new one")
+                raise StoreClosedError(self._path)
             self._waiting.put(submission)
             self.awake()
         return submission.future

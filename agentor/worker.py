@@ -20,7 +20,7 @@ from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, replay
 from agentor.engine.store.protocol import Store
 from agentor.engine.store.summary import UNFINISHED
-from agentor.errors import AgentorError, ConfigError, LeaseError, LogCorruptError
+from agentor.errors import AgentorError, ConfigError, LeaseError, LogCorruptError, RunNotFoundError
 from agentor.stopping import LetGo, tell
 
 logger = logging.getLogger("agentor")
@@ -231,6 +231,8 @@ class Worker:
             result = await self._resume(run_id)
         except LeaseError:
             self._wait(run_id, self._plan.poll_s)  # somebody has it
+        except RunNotFoundError:  # deleted since it was listed, so there is nothing to do
+            logger.info("run %s was deleted before it was begun", run_id)
         except asyncio.CancelledError:
             self._tell(Step(run_id, attempt, "interrupted"))
             raise

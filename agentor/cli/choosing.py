@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from agentor.cli.overview import DAMAGED, Overview, overview_of, overview_of_row
+from agentor.cli.overview import DAMAGED, Overview, overview_of_row, overviews_of
 from agentor.engine.store.protocol import Store
 
 
@@ -25,7 +25,7 @@ def runs_of(store: Store, statuses: Sequence[str], agent: str | None = None) -> 
         for status in statuses:
             yield from map(overview_of_row, store.runs(status=status, agent=agent))
         return
-    rows = [overview_of(store, run_id) for run_id in store.list_runs()]
+    rows = list(overviews_of(store, store.list_runs()))
     yield from (row for row in rows if row.status == DAMAGED)
     for status in statuses:
         yield from (row for row in rows if row.status == status and agent in (None, row.agent))

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
-from agentor.cli.overview import STATUSES, ListsRows, overview_of
+from agentor.cli.overview import STATUSES, ListsRows, Overview, overviews_of
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
 from agentor.engine import clock
@@ -153,6 +153,8 @@ def _delete(store: Deletes, run_id: str) -> Removed:
         return store.delete(run_id)
     except LeaseHeldError:
         return Removed([], [run_id], 0, 0)
+    except RunNotFoundError:  # somebody else has deleted it since we looked
+        return Removed([], [], 0, 0)
 
 
 def _sum(parts: Sequence[Removed]) -> Removed:
@@ -190,13 +192,12 @@ def _tell(store: Store, removed: Removed, as_json: bool, dry_run: bool = False) 
 
 
 def _show(store: Store, run_ids: list[str]) -> None:
-    console.print_table(_HEADINGS, (_cells(store, run_id) for run_id in run_ids[:_SHOWN]))
+    console.print_table(_HEADINGS, map(_cells, overviews_of(store, run_ids[:_SHOWN])))
     if len(run_ids) > _SHOWN:
         click.echo(f"... and {len(run_ids) - _SHOWN:,} more")
 
 
-def _cells(store: Store, run_id: str) -> list[str | Text]:
-    row = overview_of(store, run_id)
+def _cells(row: Overview) -> list[str | Text]:
     return [
         row.run_id,
         console.status_text(row.status),

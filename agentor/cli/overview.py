@@ -125,12 +125,15 @@ def _waits(store: Store, run_id: str) -> bool:
         return False
 
 
-def overview_of(store: Store, run_id: str) -> Overview:
-    """The row of a stored run; a damaged one gets a row that says so, for the others should still be listed."""
-    try:
-        return overview(run_id, store.load(run_id))
-    except (LogCorruptError, ConfigError) as damage:
-        return Overview(run_id, DAMAGED, error=str(damage))
+def overviews_of(store: Store, run_ids: Iterable[str]) -> Iterator[Overview]:
+    """The rows of stored runs. A damaged one gets a row that says so, for the others should still be listed; one that has
+    been deleted since it was listed gets none."""
+    for run_id in run_ids:
+        try:
+            if log := store.load(run_id):
+                yield overview(run_id, log)
+        except (LogCorruptError, ConfigError) as damage:
+            yield Overview(run_id, DAMAGED, error=str(damage))
 
 
 _IN_ROWS = tuple(name for name in Overview.__slots__ if name not in ("queued", "worker"))

@@ -15,8 +15,8 @@ from agentor.cli.overview import (
     as_tree,
     attended,
     overview,
-    overview_of,
     overview_of_row,
+    overviews_of,
 )
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
@@ -101,7 +101,7 @@ def _newest_read(
     """As `_newest`, where only reading the logs tells. All of them, if that is what it takes to find the runs."""
     known = store.list_runs()
     looked_at = known if status or agent else known[-limit:]
-    rows = [overview_of(store, run) for run in console.with_progress(looked_at, "reading runs")]
+    rows = list(overviews_of(store, console.with_progress(looked_at, "reading runs")))
     found = [row for row in rows if status in (None, row.status) and agent in (None, row.agent)]
     older = len(known) - len(looked_at) + len(found) - len(found[-limit:])
     return found[-limit:], str(older) if older else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol, runtime_checkable
 
@@ -12,10 +12,10 @@ from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
+from agentor.engine.events import Event
 from agentor.engine.replay import verify as verify_log
 from agentor.engine.store import FileStore
 from agentor.engine.store.copying import unfinished_copy
-from agentor.engine.store.jsonl import read_jsonl
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
 
@@ -53,14 +53,12 @@ def verify(run_id: str | None, store_path: str | None, as_json: bool) -> None:
     SQLite file is also put through SQLite's own integrity check. Exit code 1 if there is anything to tell.
     """
     with existing_store(store_path) as store:
-        names = [_known(store, run_id)] if run_id else store.list_runs()
-        found = [
-            problem
-            for name in console.with_progress(names, "verifying runs")
-            for problem in _of_a_run(store, name)
-        ]
+        by_run = _verified(store, [_known(store, run_id)] if run_id else store.list_runs())
+        if run_id and not by_run:
+            raise RunNotFoundError(run_id)
+        found = [problem for problems in by_run.values() for problem in problems]
         problems = found if run_id else [*found, *_of_the_store(store, found)]
-    _tell(len(names), problems, as_json)
+    _tell(len(by_run), problems, as_json)
     if problems:
         click.get_current_context().exit(1)
 
@@ -71,6 +69,17 @@ def _known(store: Store, run_id: str) -> str:
     return run_id
 
 
+def _verified(store: Store, names: Sequence[str]) -> dict[str, list[Problem]]:
+    """The problems of each run. One that has been deleted since it was listed is not among them."""
+    found = {
+        name: _of_a_run(store, name) for name in console.with_progress(names, "verifying runs")
+    }
+    empty = [name for name, problems in found.items() if problems is None]
+    still_listed = set(store.list_runs()) if empty else set()
+    found |= {name: [Problem(name, "it has no event")] for name in still_listed.intersection(empty)}
+    return {name: problems for name, problems in found.items() if problems is not None}
+
+
 def _of_the_store(store: Store, found: list[Problem]) -> Iterator[Problem]:
     """What the store finds by itself and nobody has told yet."""
     told = tuple(f"run {problem.run_id!r} is damaged" for problem in found)
@@ -79,18 +88,28 @@ def _of_the_store(store: Store, found: list[Problem]) -> Iterator[Problem]:
         yield from (Problem(None, text) for text in texts if not text.startswith(told))
 
 
-def _of_a_run(store: Store, run_id: str) -> Iterator[Problem]:
+def _of_a_run(store: Store, run_id: str) -> list[Problem] | None:
+    """None if there is no such run, or not one event of it."""
     try:
-        log = store.load(run_id)
+        log, skipped = _read(store, run_id)
     except LogCorruptError as damage:
-        yield Problem(run_id, damage.damage)
-        return
+        return [Problem(run_id, damage.damage)]
     except ConfigError as damage:  # no run can have this id
-        yield Problem(run_id, str(damage))
-        return
-    if isinstance(store, FileStore):  # lines of an old log that reading skips
-        content = store.path(run_id).read_bytes()
-        yield from (Problem(run_id, found) for found in read_jsonl(run_id, content).problems)
+        return [Problem(run_id, str(damage))]
+    if not log:
+        return None
+    return [*(Problem(run_id, found) for found in skipped), *_of_a_log(run_id, log)]
+
+
+def _read(store: Store, run_id: str) -> tuple[list[Event], list[str]]:
+    """The events, and what of an old log reading skips."""
+    if isinstance(store, FileStore):
+        read = store.read(run_id)
+        return read.events, read.problems
+    return store.load(run_id), []
+
+
+def _of_a_log(run_id: str, log: list[Event]) -> Iterator[Problem]:
     if (copy := unfinished_copy(run_id, log)) is not None:
         yield Problem(run_id, copy.broken_off(len(log)))
     yield from (Problem(run_id, found) for found in verify_log(log, run_id))

@@ -24,7 +24,7 @@ from agentor.cli.overview import DAMAGED
 from agentor.cli.plain import one_line, plain
 from agentor.cli.signals import Stops
 from agentor.engine import clock
-from agentor.errors import LogCorruptError
+from agentor.errors import LogCorruptError, RunNotFoundError
 from agentor.plan import Plan
 from agentor.worker import Step, WorkReport
 
@@ -196,6 +196,8 @@ def _plans(agent: Agentor) -> Iterator[Plan]:
             continue
         try:
             yield agent.plan(row.run_id)
+        except RunNotFoundError:  # deleted since it was listed
+            continue
         except LogCorruptError as error:
             yield Plan(row.run_id, row.status, problems=(error.damage,))
 

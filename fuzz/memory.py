@@ -11,11 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 from unittest import mock
 
+import apsw
+
 from agentor import building, definition
 from agentor.definition import Definition
 from agentor.engine import replay
 from agentor.engine.events import Event
 from agentor.engine.replay import RunState
+from agentor.engine.store import sqlite_runs
 from agentor.engine.tools import Tool
 from agentor.testing import checker, json_rules
 
@@ -31,6 +34,7 @@ def patches() -> list[Any]:
         mock.patch.object(Tool, "to_openai", _to_openai),
         mock.patch.object(checker, "impurities", _impurities),
         mock.patch.object(checker, "_check_message", _check_message),
+        mock.patch.object(sqlite_runs, "_problems_of_schema", _problems_of_schema),
         mock.patch.object(typing, "_get_protocol_attrs", _protocol_attributes),
     ]
 
@@ -60,6 +64,20 @@ def _describe(
     if key not in _definitions:
         _definitions[key] = real(instructions, model, tools, output, settings)
     return _definitions[key]
+
+
+# What a file's schema should be is made anew, in a database of its own, each time that a file is compared with it.
+_schema_problems: Final[dict[Any, list[str]]] = {}
+
+
+def _problems_of_schema(
+    connection: apsw.Connection, real: Any = sqlite_runs._problems_of_schema
+) -> list[str]:
+    there = tuple(connection.execute(sqlite_runs._SCHEMA))
+    version: Any = connection.execute("SELECT max(version) FROM agentor_schema").get
+    if (there, version) not in _schema_problems:
+        _schema_problems[there, version] = real(connection)
+    return _schema_problems[there, version]
 
 
 # Python 3.12 does so itself: before, each `isinstance` with a protocol looks for what the protocol asks.

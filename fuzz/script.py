@@ -201,7 +201,7 @@ _KINDS: Final[dict[Callable[[_Draft], None], float]] = {
     _resume: 3,
     _fork: 2,
     _decide: 2,
-    _settle: 2,
+    _settle: 1,
     _work: 1,
     _deliver: 1,
     _cancel: 1,

@@ -128,6 +128,8 @@ def import_(
     finally:
         if isinstance(store, Closes):
             store.close()
+    for each in done.changed:
+        click.echo(one_line(f"run {each.run_id}: {each.problem}", 1000), err=True)
     _tell(_counts(done), _story(done), done.damaged, as_json)
 
 
@@ -137,6 +139,8 @@ def _counts(done: Imported) -> dict[str, Any]:
         "completed": len(done.completed),
         "already_there": len(done.already_there),
         "taken": done.taken,
+        "held": done.held,
+        "changed": [asdict(each) for each in done.changed],
     }
 
 
@@ -149,6 +153,9 @@ def _story(done: Imported) -> str:
     if done.taken:
         shown = ", ".join(done.taken[:5]) + (", ..." if len(done.taken) > 5 else "")
         parts.append(f"{len(done.taken)} left out, since another run has the id ({shown})")
+    if done.held:
+        shown = ", ".join(done.held[:5]) + (", ..." if len(done.held) > 5 else "")
+        parts.append(f"{len(done.held)} left out, since somebody works there ({shown})")
     return ", ".join(parts) + "."
 
 

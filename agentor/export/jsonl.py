@@ -1,12 +1,15 @@
 """Move runs between a store and JSONL files: one file per run, `<run_id>.jsonl`, one event a line.
 
 Such a directory is what a FileStore reads and writes, and what Agentor 0.1 wrote. Nothing is translated on the way:
-ids, seqs, fields and event types that this version does not know arrive as they left.
+ids, seqs, fields and event types that this version does not know arrive as they left. What no event can say does not, and
+is told (`fidelity`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from agentor.engine.events import Event
 from agentor.engine.replay import replay
+from agentor.engine.store.file_reading import reading
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.engine.store.protocol import AppendsMany, Store, check_run_id
 from agentor.engine.store.whole_file import file_errors, refuse_taken, sync_directory, whole_file
@@ -24,11 +28,13 @@ from agentor.errors import (
     SequenceConflictError,
     StoreError,
 )
+from agentor.export.fidelity import changes_of
 from agentor.export.reading import Problem, Progress, chosen_runs, readable_runs, silent
 
 OnConflict: TypeAlias = Literal["skip", "fail"]
 
 _SUFFIX = ".jsonl"
+_NO_JSON = (ValueError, TypeError, OverflowError)  # what a value raises that cannot be written
 _TICK_NS = 1_000  # what file systems tell apart
 
 
@@ -48,6 +54,8 @@ class Imported:
     taken: list[str] = field(
         default_factory=list
     )  # the store has another run of that id: left as it is
+    held: list[str] = field(default_factory=list)  # somebody works on them: left as they are
+    changed: list[Problem] = field(default_factory=list)  # what did not arrive as it left
     damaged: list[Problem] = field(default_factory=list)
 
 
@@ -73,7 +81,12 @@ def export_runs(
         refuse_taken(_file_of(target, run_id), replace=replace)
     exported = Exported()
     for run_id, log in readable_runs(store, progress(chosen, "exporting"), exported.damaged):
-        _write(_file_of(target, run_id), log, replace)
+        try:
+            content = "".join(f"{event.to_json()}\n" for event in log)
+        except _NO_JSON as error:
+            exported.damaged.append(Problem(run_id, f"{type(error).__name__}: {error}"))
+            continue
+        _write(_file_of(target, run_id), content, replace)
         exported.runs.append(run_id)
     _date_in_order(target, exported.runs)
     sync_directory(target)
@@ -90,9 +103,9 @@ def _file_of(directory: Path, run_id: str) -> Path:
     return directory / f"{check_run_id(run_id)}{_SUFFIX}"
 
 
-def _write(path: Path, log: Sequence[Event], replace: bool) -> None:
+def _write(path: Path, content: str, replace: bool) -> None:
     with whole_file(path, replace=replace) as scratch, file_errors(path):
-        scratch.write_text("".join(f"{event.to_json()}\n" for event in log), "utf-8")
+        scratch.write_text(content, "utf-8")
 
 
 def _date_in_order(directory: Path, run_ids: Sequence[str]) -> None:
@@ -113,10 +126,8 @@ def log_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 def _files_at(path: Path) -> list[Path]:
     if path.is_dir():
-        with file_errors(path):
-            found = [(each.stat(), each) for each in path.glob(f"*{_SUFFIX}") if each.is_file()]
-        # An empty file is what a run leaves that never began.
-        files = sorted((status.st_mtime_ns, file) for status, file in found if status.st_size)
+        with reading(path):
+            files = sorted(_with_content(path))
         if not files:
             raise ConfigError(f"there is no {_SUFFIX} file with a run in {path}")
         return [file for _, file in files]
@@ -128,6 +139,15 @@ def _files_at(path: Path) -> list[Path]:
             "`agentor export --jsonl` from there and `agentor import` of what it wrote"
         )
     return [path]
+
+
+def _with_content(directory: Path) -> Iterator[tuple[int, Path]]:
+    """When each log changed last, and where it is. An empty file is what a run leaves that never began."""
+    for file in directory.glob(f"*{_SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):  # taken away while we looked
+            status = file.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_size:
+                yield status.st_mtime_ns, file
 
 
 def import_runs(
@@ -142,30 +162,29 @@ def import_runs(
     A run that the store has already is not written again; one of which it has the beginning is completed; an id
     that another run has is left alone and named, or with "fail" refuses the whole import with `StoreError` before
     anything is written. A file that cannot be read or replayed is named and the others go on. Each run is one commit
-    where the store can do that.
+    where the store can do that, and another import of the same files may be under way.
     """
     if on_conflict == "fail":
         _refuse_taken_ids(store, progress(files, "comparing"))
     outcome = Imported()
-    for run_id, log in _readable_files(progress(files, "importing"), outcome.damaged):
+    for run_id, log, content in _readable_files(progress(files, "importing"), outcome.damaged):
         try:
-            _add(store, run_id, log, outcome)
-        except (SequenceConflictError, LeaseHeldError):  # somebody works on it
-            outcome.taken.append(run_id)
+            if _add(store, run_id, log, outcome):
+                outcome.changed += _changed(run_id, content)
+        except LeaseHeldError:
+            outcome.held.append(run_id)
         except LogCorruptError as damage:
             outcome.damaged.append(Problem(run_id, f"in the store: {damage.damage}"))
-        except (
-            ValueError,
-            TypeError,
-            OverflowError,
-        ) as error:  # a value that this store cannot hold
+        except _NO_JSON as error:  # a value that this store cannot hold
             outcome.damaged.append(Problem(run_id, f"{type(error).__name__}: {error}"))
     return outcome
 
 
 def _refuse_taken_ids(store: Store, files: Any) -> None:
     taken = [
-        run_id for run_id, log in _readable_files(files, []) if _missing(store, run_id, log) is None
+        run_id
+        for run_id, log, _ in _readable_files(files, [])
+        if _missing(store, run_id, log) is None
     ]
     if taken:
         shown = ", ".join(taken[:5]) + (", ..." if len(taken) > 5 else "")
@@ -175,11 +194,13 @@ def _refuse_taken_ids(store: Store, files: Any) -> None:
         )
 
 
-def _readable_files(files: Any, damaged: list[Problem]) -> Iterator[tuple[str, list[Event]]]:
+def _readable_files(files: Any, damaged: list[Problem]) -> Iterator[tuple[str, list[Event], bytes]]:
+    """Each run with its log and the content of its file."""
     for file in files:
         run_id = file.name.removesuffix(_SUFFIX)
         try:
-            yield check_run_id(run_id), _read(run_id, file, damaged)
+            content = file.read_bytes()
+            yield check_run_id(run_id), _log_of(run_id, file, content, damaged), content
         except LogCorruptError as damage:
             damaged.append(Problem(run_id, damage.reason if damage.seq is None else _where(damage)))
         except (ConfigError, OSError) as error:
@@ -190,8 +211,8 @@ def _where(damage: LogCorruptError) -> str:
     return f"seq {damage.seq}: {damage.reason}"
 
 
-def _read(run_id: str, file: Path, damaged: list[Problem]) -> list[Event]:
-    read = read_jsonl(run_id, file.read_bytes())
+def _log_of(run_id: str, file: Path, content: bytes, damaged: list[Problem]) -> list[Event]:
+    read = read_jsonl(run_id, content)
     if not read.events:
         raise LogCorruptError(run_id, None, f"there is no event in {file}")
     state = replay(read.events, run_id)
@@ -203,16 +224,28 @@ def _read(run_id: str, file: Path, damaged: list[Problem]) -> list[Event]:
     return read.events
 
 
-def _add(store: Store, run_id: str, log: list[Event], outcome: Imported) -> None:
+def _add(store: Store, run_id: str, log: list[Event], outcome: Imported) -> bool:
+    """Bring the store what it lacks of a run; whether it lacked anything."""
     missing = _missing(store, run_id, log)
-    if missing is None:
-        outcome.taken.append(run_id)
-    elif not missing:
-        outcome.already_there.append(run_id)
-    else:
-        _append(store, run_id, missing)
+    while missing:
+        try:
+            _append(store, run_id, missing)
+        except SequenceConflictError:  # by now somebody else has written there: perhaps the same
+            before, missing = missing, _missing(store, run_id, log)
+            if missing == before:  # or the store has reasons of its own
+                missing = None
+            continue
         whole = len(missing) == len(log)
         (outcome.imported if whole else outcome.completed).append(run_id)
+        return True
+    (outcome.taken if missing is None else outcome.already_there).append(run_id)
+    return False
+
+
+def _changed(run_id: str, content: bytes) -> list[Problem]:
+    changes = changes_of(content)
+    more = f" (and {len(changes) - 1:,} more)" if len(changes) > 1 else ""
+    return [Problem(run_id, f"{change}{more}") for change in changes[:1]]
 
 
 def _missing(store: Store, run_id: str, log: list[Event]) -> list[Event] | None:

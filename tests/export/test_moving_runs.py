@@ -158,7 +158,7 @@ def test_a_run_that_somebody_works_on_is_left_alone(
     add(database, "run", story[:3])
     database.acquire("run", "somebody", 30)
     outcome = import_runs(database, [write_lines("run.jsonl", *bodies(story))])
-    assert outcome.taken == ["run"]
+    assert (outcome.held, outcome.taken) == (["run"], [])
     assert database.load("run") == story[:3]
 
 

@@ -128,7 +128,11 @@ class FileLedger(Ledger):
             return
         self.logs[run_id] = log
         for body in bodies[len(log.bodies) :]:
-            event = Event.from_json(body)
+            try:
+                event = Event.from_json(body)
+            except ValueError:
+                self.gaps.append(f"{run_id}: an unreadable line after seq {len(log.events)}")
+                return
             self._take(run_id, log, event.seq or 0, body)
             if event.type == "fork":
                 log.inherited = len(log.events) - 1

@@ -195,3 +195,16 @@ def test_a_file_whose_first_writer_died_before_its_name_was_on_the_disk_is_not_l
         Action(11.0, "take_over", {"worker": "w2"}),
     ]
     assert broken(range(12), script, ON_FILES) == []
+
+
+def test_what_a_dead_writer_left_in_the_cache_is_on_the_disk_before_anything_follows_it() -> None:
+    """Else a power cut may keep the line that follows and lose the one before: a hole in the middle of the log."""
+    first = {"worker": "w1", "where": "before a commit", "known_dead": True}
+    power = {"call": "write", "after": 2, "survival": "mixed"}
+    script = [
+        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 6}),
+        Action(0.5, "crash", first),
+        Action(8.0, "power", power),
+        Action(8.0, "take_over", {"worker": "w2"}),
+    ]
+    assert broken(range(60), script, ON_FILES) == []

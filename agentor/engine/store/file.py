@@ -18,7 +18,14 @@ from typing import Self
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.file_lock import FileLocks, is_at
-from agentor.engine.store.file_reading import SUFFIX, content_of, last_changes, lines_of, reading
+from agentor.engine.store.file_reading import (
+    SUFFIX,
+    content_of,
+    last_changes,
+    lines_of,
+    reading,
+    status_at_end,
+)
 from agentor.engine.store.file_signals import FileSignals
 from agentor.engine.store.file_tail import Follower
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
@@ -85,6 +92,13 @@ class FileStore(Tailing):
     def read(self, run_id: str) -> JsonlLog:
         """What the file of a run holds, with the lines of a 0.1 log that `load` passes over. `LogCorruptError`."""
         return read_jsonl(run_id, content_of(run_id, self.path(run_id)))
+
+    def status_at_end(self, run_id: str) -> str | None:
+        """The status of a run as the end of its file has it, in no time; None if only its whole log can tell.
+
+        Damage further up is not seen, nor which events there are. `LogCorruptError` if the file cannot be read.
+        """
+        return status_at_end(run_id, self.path(run_id))
 
     def list_runs(self) -> list[str]:
         """Run ids, newest last: by creation here, by last change for runs made elsewhere before the first look."""
@@ -229,6 +243,10 @@ class FileStore(Tailing):
             )  # a refusal must not leave an empty file, which would hold the id
         with _opened(path) as (descriptor, is_new):
             end = self._end(run_id, descriptor)
+            if end.size and end is not self._ends.get(run_id):
+                os.fsync(
+                    descriptor
+                )  # another's lines: whoever wrote them may have died before this
             bodies = bodies_after(run_id, end.last_seq, events)
             content = (b"\n" if end.needs_newline else b"") + _lines(bodies)
             try:

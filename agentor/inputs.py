@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from agentor.engine import strict_json
@@ -29,7 +28,7 @@ def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
         from agentor.engine.store import FileStore, SQLiteStore
 
         path = os.fspath(store)
-        is_directory = path.endswith(("/", os.sep)) or Path(path).is_dir()
+        is_directory = path.endswith(("/", os.sep)) or os.path.isdir(path)
         return FileStore(path) if is_directory else SQLiteStore(path)
     if isinstance(store, Store):
         return store

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from agentor.engine.store.protocol import Closes, Store
-from agentor.errors import ConfigError
+from agentor.errors import ConfigError, StoreError
 from agentor.inputs import open_store
 
 DEFAULT_STORE = "runs.db"
@@ -18,7 +19,7 @@ def existing_store(path: str | None) -> Iterator[Store]:
     """The store at `path`, closed afterwards. One that is not there is an error, not a new store; and a file that is
     somebody's database, but holds no runs, does not get our tables for having been looked at."""
     path = path or DEFAULT_STORE
-    if not Path(path).exists():
+    if not _is_there(path):
         raise ConfigError(
             f"there is no store at {path!r}; name one with --store PATH, or set AGENTOR_STORE"
         )
@@ -40,8 +41,20 @@ def made_store(path: str) -> Iterator[Store]:
             store.close()
 
 
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreError(
+            f"{path}: the store cannot be reached ({error.strerror}); check the permissions of its directories"
+        ) from error
+    return True
+
+
 def _holds_runs(path: str) -> bool:
-    from agentor.engine.store.sqlite_file import (
+    from agentor.engine.store.sqlite_makeshift import (
         holds_runs,
     )  # loads apsw, which a FileStore does not need
 

@@ -211,7 +211,7 @@ def plan_of(store: SQLiteStore, act: Callable[[], object]) -> str:
     act()
     with store._readers.connection() as connection:
         connection.exec_trace = None
-        sql, bindings = statements[-1]
+        sql, bindings = next(each for each in reversed(statements) if "agentor_" in each[0])
         return " ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", bindings))
 
 

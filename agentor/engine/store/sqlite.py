@@ -6,7 +6,9 @@ own and see what is committed. The tables are explained at the head of schema.sq
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -36,6 +38,7 @@ from agentor.engine.store.sqlite_file import (
     set_up_schema,
     store_errors,
 )
+from agentor.engine.store.sqlite_makeshift import Makeshift, makeshift
 from agentor.engine.store.sqlite_readers import Readers
 from agentor.engine.store.sqlite_runs import RunRow
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
@@ -43,7 +46,7 @@ from agentor.engine.store.sqlite_watch import Watch
 from agentor.engine.store.sqlite_writer import Writer
 from agentor.engine.store.tailing import Bell, Found, News, Tailing, deleted_meanwhile
 from agentor.engine.store.transacting import Letter
-from agentor.errors import ConfigError, StoreError
+from agentor.errors import ConfigError, StoreClosedError, StoreError
 
 __all__ = ["RunRow", "SQLiteStore"]
 
@@ -90,25 +93,47 @@ class SQLiteStore(Tailing):
         if not allow_network_filesystem:
             guard.refuse_network_file_system(self.path)
         create_private(self.path)
+        self._bell = Bell()
+        self._opening = threading.Lock()
+        self._makeshift: Makeshift | None = None  # while it can only be read, and has no writer
         with guard.opening(self.path) as self._identity:
-            connection = open_connection(self._settings)
             try:
-                if check:
-                    quick_check(connection, self.path)
-                self._version = set_up_schema(connection, self.path)
-            except BaseException:
-                connection.close()
-                raise
-        self._watch = Watch(connection, self.path, self._identity)
-        self._writer = Writer(connection, self.path, self._watch)
+                self._open(check)
+            except StoreError as error:
+                self._open_for_reading(error, check)
+
+    def _open(self, check: bool) -> None:
+        connection = open_connection(self._settings)
+        try:
+            if check:
+                quick_check(connection, self.path)
+            self._version = set_up_schema(connection, self.path)
+            watch = Watch(connection, self.path, self._identity)
+        except BaseException:
+            connection.close()
+            raise
+        self._writer = Writer(connection, self.path, watch)
         self._readers = Readers(
             self.path,
             partial(open_connection, self._settings, read_only=True),
-            partial(_check_files, self._watch, self._writer),
+            partial(_check_files, watch, self._writer),
         )
-        self._bell = Bell()
+        self._close_at_end(self._writer)
+
+    def _open_for_reading(self, error: StoreError, check: bool) -> None:
+        found = makeshift(self._settings, error)
+        if found is None:
+            raise error
+        if check:
+            with contextlib.closing(found.connect()) as connection:
+                quick_check(connection, self.path)
+        self._makeshift, self._version = found, found.version
+        self._readers = Readers(self.path, found.connect, found.check, idle_max=0)
+        self._close_at_end(None)
+
+    def _close_at_end(self, writer: Writer | None) -> None:
         self._finalizer = weakref.finalize(
-            self, _close, self._writer, self._readers, self._identity, self._pid
+            self, _close, writer, self._readers, self._identity, self._pid
         )
 
     def append(self, run_id: str, event: Event) -> None:
@@ -335,7 +360,8 @@ class SQLiteStore(Tailing):
     def close(self) -> None:
         """Commit what is waiting and close the file; every later call is a `StoreError`. Closing twice is fine."""
         self._bell.close()
-        self._finalizer()
+        with self._opening:
+            self._finalizer()
 
     def __enter__(self) -> Self:
         return self
@@ -349,7 +375,24 @@ class SQLiteStore(Tailing):
 
     def _check_writable(self) -> None:
         self._check_process()
+        if self._makeshift is not None:
+            self._open_again()
         refuse_newer(self._version, self.path)
+
+    def _open_again(self) -> None:
+        """As it should have been opened, now that something is to be written; or `StoreError`."""
+        with self._opening:
+            if self._makeshift is None:
+                return
+            if self._readers.is_closed:
+                raise StoreClosedError(self.path)
+            finalizer = self._finalizer
+            try:
+                self._open(check=False)
+            except StoreError as error:
+                raise StoreError(f"{self.path}: {self._makeshift.why}") from error
+            finalizer.detach()
+            self._makeshift = None
 
     def _write(self, operation: Callable[[apsw.Connection], T]) -> T:
         return self._submit(operation).result()
@@ -413,9 +456,10 @@ def _nothing(connection: apsw.Connection) -> None:
     pass
 
 
-def _close(writer: Writer, readers: Readers, identity: guard.Identity, pid: int) -> None:
+def _close(writer: Writer | None, readers: Readers, identity: guard.Identity, pid: int) -> None:
     """Also run when the store is dropped without `close`, and at the end of the interpreter."""
     if os.getpid() == pid:
         readers.close()
-        writer.close()
+        if writer is not None:
+            writer.close()
         guard.closed(identity)

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import apsw
 
-from agentor.engine.store.sqlite_file import explained
+from agentor.engine.store.sqlite_file import explained, full_path
 from agentor.engine.store.whole_file import sync_directory, whole_file
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -31,7 +31,7 @@ def backup(
 
     `progress` is called with the pages copied and the pages in all. `ConfigError` if `path` exists.
     """
-    path = Path(os.path.abspath(path))
+    path = Path(full_path(path))
     with whole_file(path) as scratch:
         # The same VFS: if it encrypts the file, it encrypts the copy.
         copy = _open(scratch, source.open_vfs, path)

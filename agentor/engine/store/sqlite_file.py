@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.resources
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,21 @@ class Settings:
         if not 0 <= busy_timeout_s < 1_000_000:
             raise ConfigError(f"busy_timeout_s={busy_timeout_s!r}: give a number of seconds")
         # Absolute, so that a later chdir changes nothing and no path can look like a URI.
-        return cls(os.path.abspath(path), busy_timeout_s, synchronous, vfs)
+        return cls(full_path(path), busy_timeout_s, synchronous, vfs)
+
+
+def full_path(path: str | os.PathLike[str]) -> str:
+    """The absolute path. `ConfigError` if SQLite cannot have a file of that name."""
+    path = os.path.abspath(os.fsdecode(path))
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{path!r}: SQLite takes names in UTF-8 only; choose another path"
+        ) from None
+    if "\0" in path:
+        raise ConfigError(f"{path!r}: a path cannot hold a NUL character; choose another path")
+    return path
 
 
 def open_connection(settings: Settings, *, read_only: bool = False) -> apsw.Connection:
@@ -78,11 +93,11 @@ def open_connection(settings: Settings, *, read_only: bool = False) -> apsw.Conn
 def set_up_schema(connection: apsw.Connection, path: str) -> int:
     """Create or upgrade our tables; the version the file has now, which may be newer than ours."""
     with store_errors(path):
-        version = _version(connection)
+        version = version_of(connection)
         if version < SCHEMA_VERSION:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                version = _upgrade(connection, _version(connection))
+                version = _upgrade(connection, version_of(connection))
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -118,30 +133,35 @@ def check_version(connection: apsw.Connection, path: str) -> None:
     refuse_newer(found, path)
 
 
-def holds_runs(path: str) -> bool:
-    """Whether the file has our tables already, without changing it. `StoreError` if it is no database."""
-    with store_errors(path):
-        connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            connection.set_busy_timeout(10_000)
-            return _version(connection) > 0
-        finally:
-            connection.close()
-
-
 def create_private(path: str) -> None:
     """Make the file, readable by its owner only, if it is missing; SQLite gives -wal and -shm the same mode."""
-    if os.path.isdir(path):
-        raise StoreError(
-            f"{path} is a directory; name a file in it, or use FileStore for a directory"
-        )
     try:
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        _create(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path}: the file cannot be reached ({error.strerror}); check the permissions of its directories"
+        ) from error
+    else:
+        if stat.S_ISDIR(mode):
+            raise StoreError(
+                f"{path} is a directory; name a file in it, or use FileStore for a directory"
+            )
+        if not stat.S_ISREG(mode):
+            raise StoreError(f"{path} is a pipe, a device or a socket; name a file")
+
+
+def _create(path: str) -> None:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not os.path.exists(path):
+            raise StoreError(f"{path} is a link that leads nowhere; name a file") from None
     except OSError as error:
         raise StoreError(
             f"{path}: the file cannot be made ({error.strerror}); "
-            "check that its directory exists and may be written"
+            "check that its directory exists and may be written, and that there is space"
         ) from error
 
 
@@ -186,7 +206,7 @@ def _start_wal_anew(connection: apsw.Connection, settings: Settings) -> None:
         connection.set_busy_timeout(int(settings.busy_timeout_s * 1000))
 
 
-def _version(connection: apsw.Connection) -> int:
+def version_of(connection: apsw.Connection) -> int:
     """0 for a file without our tables."""
     # Read from the file: table_exists() answers from this connection's cache, which does not know yet of the
     # tables that another process has made since it was opened.
@@ -228,18 +248,27 @@ def store_errors(path: str) -> Iterator[None]:
 
 
 def explained(error: BaseException, path: str) -> StoreError:
-    if getattr(error, "extendedresult", None) == apsw.SQLITE_IOERR_SHORT_READ:
-        return StoreError(f"{path}: {_CUT_SHORT} ({error})")
+    reason = (
+        "" if str(error) == "not an error" else f" ({error})"
+    )  # what a backup says of a full disk
+    advice = _SPECIAL_ADVICE.get(getattr(error, "extendedresult", 0))
+    if advice is not None:
+        return StoreError(f"{path}: {advice}{reason}")
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
-            return StoreError(f"{path}: {advice} ({error})")
+            return StoreError(f"{path}: {advice}{reason}")
     return StoreError(f"{path}: SQLite refused: {error}")
 
 
-_CUT_SHORT = (
-    "a part of it is missing; if -wal or -shm was deleted or replaced while a process had the store open, close it in "
-    "every process, and open it anew"
-)
+_SPECIAL_ADVICE = {
+    apsw.SQLITE_IOERR_SHORT_READ: (
+        "a part of it is missing; if -wal or -shm was deleted or replaced while a process had the store open, close it "
+        "in every process, and open it anew"
+    ),
+    apsw.SQLITE_IOERR_SHMSIZE: (
+        "the disk is full, and SQLite needs a little room beside the file; make space and try again"
+    ),
+}
 
 _ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.FullError, "the disk is full, nothing of this step was saved; make space and try again"),
@@ -251,7 +280,7 @@ _ADVICE: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.NotADBError, "this is no SQLite database; choose another path"),
     (
         apsw.CantOpenError,
-        "the file cannot be opened; check that its directory exists and may be written",
+        "the file cannot be opened; check its permissions, and that its directory exists and may be written",
     ),
     (apsw.CorruptError, "the database is damaged; `agentor verify` says which runs are whole"),
     (apsw.IOError, "the disk failed, nothing of this step was saved; check the file and its disk"),

@@ -18,11 +18,16 @@ class Readers:
     """Hands out reading connections. Every read fetches its rows whole, so none keeps the WAL from shrinking."""
 
     def __init__(
-        self, path: str, connect: Callable[[], apsw.Connection], check: Callable[[], None]
+        self,
+        path: str,
+        connect: Callable[[], apsw.Connection],
+        check: Callable[[], None],
+        idle_max: int = _IDLE_MAX,
     ) -> None:
         self._path = path
         self._connect = connect
         self._check = check  # before each read, while nobody closes the file
+        self._idle_max = idle_max
         self._idle: list[apsw.Connection] = []
         self._busy = 0
         self._closed = False
@@ -46,6 +51,10 @@ class Readers:
             self._closed = True
             self._changed.wait_for(lambda: not self._busy)
             self._close_idle()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def pause(self) -> None:
         """Return when no read is under way; none begins before `go_on`."""
@@ -76,7 +85,7 @@ class Readers:
             self._busy -= 1
             if connection is not None:
                 self._idle.append(connection)
-            if len(self._idle) > _IDLE_MAX:
+            if len(self._idle) > self._idle_max:
                 self._idle.pop().close()
             self._changed.notify_all()
 

@@ -6,6 +6,7 @@ import click
 from rich.text import Text
 
 from agentor.cli import console
+from agentor.cli.choosing import may_have
 from agentor.cli.holding import who
 from agentor.cli.options import Verb, debug_option, full_option, json_option, store_option
 from agentor.cli.overview import (
@@ -101,9 +102,11 @@ def _newest_read(
     """As `_newest`, where only reading the logs tells. All of them, if that is what it takes to find the runs."""
     known = store.list_runs()
     looked_at = known if status or agent else known[-limit:]
+    if status:
+        looked_at = may_have(store, looked_at, [status])
     rows = list(overviews_of(store, console.with_progress(looked_at, "reading runs")))
     found = [row for row in rows if status in (None, row.status) and agent in (None, row.agent)]
-    older = len(known) - len(looked_at) + len(found) - len(found[-limit:])
+    older = (0 if status or agent else len(known) - len(looked_at)) + len(found[:-limit])
     return found[-limit:], str(older) if older else ""
 
 

@@ -13,10 +13,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentor.engine.events import RUN_END, RUN_START, Event
 from agentor.engine.store.protocol import check_run_id
+from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import ConfigError, LogCorruptError, StoreError
 
 SUFFIX = ".jsonl"
+_END = 16_384  # bytes
 _OF_THIS_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ELOOP}
 
 
@@ -48,6 +51,35 @@ def content_of(run_id: str, path: Path) -> bytes:
 
 def lines_of(run_id: str, path: Path) -> list[str]:
     return content_of(run_id, path).decode("utf-8", errors="replace").split("\n")[:-1]
+
+
+def status_at_end(run_id: str, path: Path) -> str | None:
+    """The status of a run by the last lines of its file; None if they do not tell, or cannot be read."""
+    with contextlib.suppress(FileNotFoundError), reading(path, run_id):
+        for line in reversed(_end_of(path).split(b"\n")):
+            if b"run_end" in line or b"run_start" in line:
+                return _status_of(line)
+    return None
+
+
+def _end_of(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # for a few bytes a file object is slow
+    try:
+        size = os.fstat(descriptor).st_size
+        return os.pread(descriptor, _END, max(size - _END, 0))
+    finally:
+        os.close(descriptor)
+
+
+def _status_of(line: bytes) -> str | None:
+    """None of what only talks of an end or a start, and of what cannot be read: then the whole log must tell."""
+    try:
+        event = Event.from_json(line)
+    except ValueError:
+        return None
+    if event.type == RUN_END:
+        return event.status or "failed"
+    return UNFINISHED if event.type == RUN_START else None
 
 
 def last_changes(directory: Path) -> Iterator[tuple[str, int]]:

@@ -32,7 +32,14 @@ def test_every_option_of_the_program_is_on_the_page() -> None:
 
 
 def test_the_page_counts_its_canaries() -> None:
-    numbers = {12: "twelve", 13: "thirteen", 14: "fourteen", 15: "fifteen", 16: "sixteen", 17: "seventeen"}
+    numbers = {
+        12: "twelve",
+        13: "thirteen",
+        14: "fourteen",
+        15: "fifteen",
+        16: "sixteen",
+        17: "seventeen",
+    }
     assert f"plants {numbers[len(canaries.ALL)]} faults" in PAGE
 
 

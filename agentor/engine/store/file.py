@@ -244,9 +244,8 @@ class FileStore(Tailing):
         with _opened(path) as (descriptor, is_new):
             end = self._end(run_id, descriptor)
             if end.size and end is not self._ends.get(run_id):
-                os.fsync(
-                    descriptor
-                )  # another's lines: whoever wrote them may have died before this
+                # Another's lines: whoever wrote them may have died before this.
+                os.fsync(descriptor)
             bodies = bodies_after(run_id, end.last_seq, events)
             content = (b"\n" if end.needs_newline else b"") + _lines(bodies)
             try:

@@ -94,6 +94,7 @@ class SQLiteStore(Tailing):
             guard.refuse_network_file_system(self.path)
         create_private(self.path)
         self._bell = Bell()
+        self._places = runs.Places()
         self._opening = threading.Lock()
         self._makeshift: Makeshift | None = None  # while it can only be read, and has no writer
         with guard.opening(self.path) as self._identity:
@@ -197,6 +198,8 @@ class SQLiteStore(Tailing):
 
         `after`: the last id of the page before this one; `before`: the first id of the page after it. `newest`: where
         `limit` leaves some out, leave out the oldest. `since`: created at or after, in seconds since the epoch.
+        A page goes on from a run that was deleted since, if this store has given the page it ended or began.
+        `ConfigError`: not what can be asked for; `RunNotFoundError`: no such run as `after` or `before`.
         """
         rows = self.runs(
             limit=limit,
@@ -224,6 +227,7 @@ class SQLiteStore(Tailing):
         return self._read(
             lambda connection: runs.page(
                 connection,
+                self._places,
                 limit=limit,
                 after=after,
                 before=before,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,6 +45,8 @@ CASE WHEN forked_from IS NOT NULL THEN coalesce(
 _SINCE = """
 number >= (SELECT min(number) FROM agentor_runs WHERE created_at >= :since) AND +created_at >= :since
 """
+_NUMBER = "SELECT number FROM agentor_runs WHERE run_id = ?"
+_PLACES_MAX = 1000
 _SCHEMA = "SELECT name, sql FROM sqlite_schema WHERE name LIKE 'agentor~_%' ESCAPE '~'"
 _STRUCTURE = """
 SELECT format('run ''%s'': its row ends at seq %d, its events at %d', run_id, last_seq, found)
@@ -88,8 +92,34 @@ class RunRow:
     usage: Usage
 
 
+class Places:
+    """Where the pages given so far began and ended, so that the next one is found also when that run was deleted since."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def remember(self, run_id: str, number: int) -> None:
+        with self._lock:
+            self._numbers.pop(run_id, None)
+            self._numbers[run_id] = number
+            if len(self._numbers) > _PLACES_MAX:
+                del self._numbers[next(iter(self._numbers))]
+
+    def number(self, connection: apsw.Connection, run_id: str) -> int:
+        """Of the run that a page ended with, even if another has its id by now. `RunNotFoundError`."""
+        with self._lock:
+            number = self._numbers.get(run_id)
+        if number is None:
+            number = connection.execute(_NUMBER, (run_id,)).get
+        if number is None:
+            raise RunNotFoundError(run_id)
+        return int(number)
+
+
 def page(
     connection: apsw.Connection,
+    places: Places,
     *,
     limit: int | None,
     after: str | None,
@@ -99,26 +129,51 @@ def page(
     agent: str | None,
     since: float | None,
 ) -> list[RunRow]:
-    """Runs in order of creation that match everything given: the first `limit` of them, or the last."""
+    """Runs in order of creation that match everything given: the first `limit` of them, or the last.
+
+    `ConfigError`: an argument is nothing that can be asked for. `RunNotFoundError`: no such run as `after` or `before`.
+    """
+    _check_count("limit", limit)
+    _check_time("since", since)
     bindings: dict[str, Any] = {"limit": -1 if limit is None else limit}
     conditions = ["deleted_at IS NULL"]
     for name, sign, run_id in (("after", ">", after), ("before", "<", before)):
         if run_id is not None:
-            bindings[name] = _number(connection, run_id)
+            bindings[name] = places.number(connection, check_run_id(run_id))
             conditions.append(f"number {sign} :{name}")
     for column, value in (("status", status), ("agent", agent)):
         if value is not None:
-            bindings[column] = clean_text(value)
+            bindings[column] = clean_text(_checked_text(column, value))
             conditions.append(f"{column} = :{column}")
     if since is not None:
         bindings["since"] = since
         conditions.append(_SINCE)
     order = "DESC" if newest else "ASC"
     where = " AND ".join(conditions)
-    query = f"SELECT {_COLUMNS}, {_BEGUN}, {_BRANCHED} FROM agentor_runs WHERE {where} ORDER BY number {order} LIMIT :limit"
-    found = connection.execute(query, bindings).fetchall()
-    rows = [_timed(_row(columns), begun, branched) for *columns, begun, branched in found]
+    query = f"""
+        SELECT {_COLUMNS}, {_BEGUN}, {_BRANCHED}, number FROM agentor_runs WHERE {where}
+        ORDER BY number {order} LIMIT :limit"""
+    found: list[Any] = connection.execute(query, bindings).fetchall()
+    rows = [_timed(_row(columns), begun, branched) for *columns, begun, branched, _ in found]
+    for end in {0, len(rows) - 1} if rows else ():
+        places.remember(rows[end].run_id, int(found[end][-1]))
     return rows[::-1] if newest else rows
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is not None and (type(value) is not int or not 0 <= value < 2**63):
+        raise ConfigError(f"{name} is a whole number of at least 0, not {value!r}")
+
+
+def _check_time(name: str, value: Any) -> None:
+    if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+        raise ConfigError(f"{name} is a time in seconds since the epoch, not {value!r}")
+
+
+def _checked_text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} is text, not {value!r}")
+    return value
 
 
 def ages(connection: apsw.Connection) -> list[tuple[str, str, float]]:
@@ -192,13 +247,6 @@ def _problems_of_run(connection: apsw.Connection, run_id: str) -> list[str]:
     is_right = dict.fromkeys(is_told) | dict.fromkeys(COUNTS, 0) | {"status": UNFINISHED}
     wrong = [name for name, value in (is_right | right).items() if is_told[name] != value]
     return [f"run {run_id!r}: its summary is out of date ({', '.join(wrong)})"] if wrong else []
-
-
-def _number(connection: apsw.Connection, run_id: str) -> int:
-    number = connection.execute("SELECT number FROM agentor_runs WHERE run_id = ?", (run_id,)).get
-    if number is None:
-        raise RunNotFoundError(run_id)
-    return int(number)
 
 
 def _row(found: Any) -> RunRow:

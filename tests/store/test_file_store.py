@@ -433,6 +433,32 @@ def test_no_lock_file_is_left_when_a_run_is_let_go(store: FileStore) -> None:
     assert (store.list_runs(), locks(store)) == ([], [])
 
 
+def test_nothing_is_left_of_questions_that_are_answered(store: FileStore) -> None:
+    for kind in ("cancel", "pause"):
+        store.ask("run", kind)
+    store.answered("run", "cancel")
+    assert (store.asked("run"), locks(store)) == (["pause"], ["run.asked"])
+    store.answered("run", "pause")
+    store.answered("run", "pause")
+    assert (store.asked("run"), locks(store)) == ([], [])
+
+
+def test_a_question_is_not_lost_when_the_one_before_is_answered_at_that_moment(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.ask("run", "pause")
+    opened, pending = os.open, ["pause"]
+
+    def late(path: Any, *arguments: Any) -> int:
+        if str(path).endswith("cancel") and pending:
+            store.answered("run", pending.pop())
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", late)
+    store.ask("run", "cancel")
+    assert store.asked("run") == ["cancel"]
+
+
 def test_a_lock_file_of_somebody_else_is_left_to_him(store: FileStore) -> None:
     """Whoever removed ours by hand has let another take the run: his lock is not ours to take away."""
     lease = store.acquire("run", "me", 30)

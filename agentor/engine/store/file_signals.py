@@ -22,11 +22,8 @@ class FileSignals:
         self._directory = directory
 
     def ask(self, run_id: str, kind: str, by: str | None) -> None:
-        place = self._place(run_id)
-        place.mkdir(parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with contextlib.suppress(FileExistsError):
-            descriptor = os.open(place / kind, flags, 0o600)
+            descriptor = self._new(self._place(run_id), kind)
             try:
                 os.write(descriptor, json.dumps({"asked_at": clock.now(), "by": by}).encode())
                 os.fsync(descriptor)
@@ -48,11 +45,22 @@ class FileSignals:
         return by if isinstance(by, str) else None
 
     def answered(self, run_id: str, kind: str) -> None:
-        (self._place(run_id) / kind).unlink(missing_ok=True)
+        place = self._place(run_id)
+        (place / kind).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # other questions are in it, or it is gone already
+            place.rmdir()
 
     def forget(self, run_id: str) -> None:
         """The run is gone, and what was asked of it."""
         shutil.rmtree(self._place(run_id), ignore_errors=True)
+
+    def _new(self, place: Path, kind: str) -> int:
+        """The open file of a new question; `FileExistsError` if it is asked already."""
+        while True:
+            place.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # its last question has just been answered
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                return os.open(place / kind, flags, 0o600)
 
     def _place(self, run_id: str) -> Path:
         return self._directory / f"{run_id}.asked"

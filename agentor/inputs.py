@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from agentor.engine import strict_json
 from agentor.engine.budget import Budget, read_budget
 from agentor.engine.events import Message
 from agentor.engine.request import Transcript
+from agentor.engine.store.missing import MissingStore
 from agentor.engine.store.protocol import Store
 from agentor.engine.tools import InvalidArgumentsError, Tool
 from agentor.errors import ConfigError
@@ -17,6 +20,17 @@ from agentor.errors import ConfigError
 _Choice = TypeVar("_Choice")
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_MAY_MAKE: Final = ContextVar("_MAY_MAKE", default=True)
+
+
+@contextlib.contextmanager
+def no_store_is_made() -> Iterator[None]:
+    """Meanwhile an agent gets a `MissingStore` for a path at which nothing is: who only looks makes nothing."""
+    before = _MAY_MAKE.set(False)
+    try:
+        yield
+    finally:
+        _MAY_MAKE.reset(before)
 
 
 def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
@@ -28,6 +42,8 @@ def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
         from agentor.engine.store import FileStore, SQLiteStore
 
         path = os.fspath(store)
+        if not _MAY_MAKE.get() and not os.path.lexists(path):
+            return MissingStore(path)
         is_directory = path.endswith(("/", os.sep)) or os.path.isdir(path)
         return FileStore(path) if is_directory else SQLiteStore(path)
     if isinstance(store, Store):

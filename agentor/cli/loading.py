@@ -21,7 +21,9 @@ from click.core import ParameterSource
 from agentor.agent import Agentor
 from agentor.cli.options import store_option
 from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
+from agentor.engine.store.missing import MissingStore
 from agentor.errors import AgentorError, ConfigError
+from agentor.inputs import no_store_is_made
 
 agent_argument = click.argument("target", metavar="APP")
 agent_store_option = store_option(
@@ -39,9 +41,13 @@ def agent_with_store(
     target: str, store_path: str | None, make_store: bool = False
 ) -> Iterator[Agentor]:
     """The agent, with its own store unless the command names one or it has none. A store is made only if asked for."""
-    agent = load_agent(target)
     asked_for = click.get_current_context().get_parameter_source("store_path")
-    if agent.store is not None and asked_for is not ParameterSource.COMMANDLINE:
+    is_named = asked_for is ParameterSource.COMMANDLINE
+    with contextlib.nullcontext() if make_store and not is_named else no_store_is_made():
+        agent = load_agent(target)
+    if agent.store is not None and not is_named:
+        if isinstance(agent.store, MissingStore):
+            agent.store.refuse()
         yield agent
         return
     opened = made_store if make_store else existing_store

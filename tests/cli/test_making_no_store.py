@@ -1,0 +1,70 @@
+"""Only `import` and `enqueue` make a store: whatever else loads an agent leaves the directory as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from stored_runs import Program, write
+
+from agentor.cli import main
+
+WITH_APP = {
+    ("resume", "app.py:at_home", "killed"),
+    ("resume", "app.py:at_home", "killed", "--plan"),
+    ("fork", "app.py:at_home", "killed", "And now?"),
+    ("rehearse", "app.py:at_home"),
+    ("worker", "app.py:at_home", "--until-idle"),
+}
+MAKING = {"enqueue"}
+STORES_OF_ITS_OWN = {"crashtest"}
+
+
+def test_these_are_all_the_verbs_that_load_an_agent() -> None:
+    context = click.Context(main)
+    commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    with_app = {
+        name
+        for name, command in commands.items()
+        if command and any(parameter.name == "target" for parameter in command.params)
+    }
+    assert with_app - MAKING - STORES_OF_ITS_OWN == {verb for verb, *_ in WITH_APP}
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+@pytest.mark.parametrize("words", sorted(WITH_APP), ids=" ".join)
+@pytest.mark.parametrize("home", ["home/", "home.db"])
+def test_a_missing_store_of_the_agent_is_wrong_usage_and_is_not_made(
+    program: Program, place: Path, home: str, words: tuple[str, ...], as_json: tuple[str, ...]
+) -> None:
+    app = place / "app.py"
+    app.write_text(app.read_text().replace("home/", home))
+    before = sorted(place.iterdir())
+    result = program(*words, *as_json)
+    assert result.exit_code == 2
+    assert f"there is no store at '{home}'" in result.stderr
+    assert result.stdout == ""
+    assert sorted(place.iterdir()) == before
+
+
+def test_with_another_store_named_the_agents_own_is_not_needed_and_not_made(
+    program: Program, stored: str, place: Path
+) -> None:
+    result = program("resume", "app.py:at_home", "killed", "--store", stored)
+    assert result.exit_code == 0
+    assert program("enqueue", "app.py:at_home", "Hello", "--store", stored).exit_code == 0
+    assert not (place / "home").exists()
+
+
+def test_enqueue_makes_the_store_of_the_agent(program: Program, place: Path) -> None:
+    assert program("enqueue", "app.py:at_home", "Hello").exit_code == 0
+    assert (place / "home").is_dir()
+
+
+def test_another_agent_of_the_file_may_miss_its_store(program: Program, place: Path) -> None:
+    write("home/", "other", [])
+    app = place / "app.py"
+    app.write_text(app.read_text() + 'elsewhere = Agentor("Else", model=model, store="away.db")\n')
+    assert program("rehearse", "app.py:at_home").exit_code == 0
+    assert not (place / "away.db").exists()

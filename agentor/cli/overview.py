@@ -19,6 +19,7 @@ STATUSES = (
     *("completed", "max_turns", "failed", "paused", "cancelled", "budget", "deadline", "parked"),
     UNFINISHED,
 )
+STANDINGS = ("running", "queued")  # what an unfinished run can be besides; see `Overview.standing`
 
 
 @runtime_checkable

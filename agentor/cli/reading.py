@@ -10,6 +10,7 @@ from agentor.cli.choosing import may_have
 from agentor.cli.holding import who
 from agentor.cli.options import Verb, debug_option, full_option, json_option, store_option
 from agentor.cli.overview import (
+    STANDINGS,
     STATUSES,
     ListsRows,
     Overview,
@@ -26,8 +27,10 @@ from agentor.engine import clock
 from agentor.engine.events import FORK, Event
 from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Store, check_run_id
+from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import RunNotFoundError
 
+SHOWN = 50  # runs in a list for people
 HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "took", "forked from")
 
 
@@ -41,15 +44,13 @@ HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "t
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    default=50,
-    show_default=True,
-    help="Only the newest N.",
+    help=f"Only the newest N.  [default: {SHOWN}; all with --json]",
 )
 @click.option(
     "--status",
-    type=click.Choice(STATUSES),
+    type=click.Choice((*STATUSES, *STANDINGS)),
     metavar="STATUS",
-    help=f"Only runs of this status: {', '.join(STATUSES)}.",
+    help=f"Only runs of this status: {', '.join(STATUSES)}; or of the unfinished those that are {' or '.join(STANDINGS)}.",
 )
 @click.option("--agent", metavar="NAME", help="Only runs of the agent of this name.")
 @click.option("--tree", is_flag=True, help="Put each fork under the run it was forked from.")
@@ -57,7 +58,7 @@ HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "t
 @debug_option
 def runs(
     store_path: str | None,
-    limit: int,
+    limit: int | None,
     status: str | None,
     agent: str | None,
     tree: bool,
@@ -69,10 +70,11 @@ def runs(
     wait for a worker, and "unfinished" ones are nobody's: `agentor resume` or a worker goes on with them.
     """
     with existing_store(store_path) as store:
-        rows, more = _newest(store, limit, status, agent)
-        rows = [attended(store, row) for row in rows]
+        limit = limit or (None if as_json else SHOWN)
+        rows, more = _asked_for(store, limit, status, agent)
     if as_json:
         console.print_json([row.to_dict() for row in rows])
+        _tell_of_more(more)
         return
     if not rows:
         asked = status or agent
@@ -80,34 +82,60 @@ def runs(
         return
     lines = as_tree(rows) if tree else (("", row) for row in rows)
     console.print_table(HEADINGS, (_cells(row, branch) for branch, row in lines))
-    if more:
-        click.echo(f"{more} older runs are not shown (--limit).", err=True)
+    _tell_of_more(more)
+
+
+def _tell_of_more(more: int | None) -> None:
+    """`more` is None where nobody has counted them."""
+    if more == 0:
+        return
+    told = "1 older run is" if more == 1 else f"{'More' if more is None else more} older runs are"
+    click.echo(f"{told} not shown (--limit).", err=True)
+
+
+def _asked_for(
+    store: Store, limit: int | None, status: str | None, agent: str | None
+) -> tuple[list[Overview], int | None]:
+    """The newest of the runs asked for, newest last, with who works on them, and how many there are besides."""
+    if status not in STANDINGS:
+        rows, more = _newest(store, limit, status, agent)
+        return [attended(store, row) for row in rows], more
+    unfinished, _ = _newest(store, None, UNFINISHED, agent)
+    attended_rows = (attended(store, row) for row in unfinished)
+    return _last([row for row in attended_rows if row.standing == status], limit)
+
+
+def _last(rows: list[Overview], limit: int | None) -> tuple[list[Overview], int]:
+    shown = rows if limit is None else rows[-limit:]
+    return shown, len(rows) - len(shown)
 
 
 def _newest(
-    store: Store, limit: int, status: str | None, agent: str | None
-) -> tuple[list[Overview], str]:
-    """The newest of the runs asked for, newest last, and how many there are besides, in words."""
+    store: Store, limit: int | None, status: str | None, agent: str | None
+) -> tuple[list[Overview], int | None]:
     if not isinstance(store, ListsRows):
         return _newest_read(store, limit, status, agent)
-    rows = store.runs(limit=limit + 1, newest=True, status=status, agent=agent)
-    more = len(rows) > limit
-    count = "More" if status or agent else str(store.counts()["runs"] - limit)
-    return [overview_of_row(row) for row in rows[-limit:]], count if more else ""
+    one_more = None if limit is None else limit + 1
+    rows = store.runs(limit=one_more, newest=True, status=status, agent=agent)
+    shown, more = _last([overview_of_row(row) for row in rows], limit)
+    if not more or limit is None:
+        return shown, 0
+    return shown, None if status or agent else store.counts()["runs"] - limit
 
 
 def _newest_read(
-    store: Store, limit: int, status: str | None, agent: str | None
-) -> tuple[list[Overview], str]:
+    store: Store, limit: int | None, status: str | None, agent: str | None
+) -> tuple[list[Overview], int]:
     """As `_newest`, where only reading the logs tells. All of them, if that is what it takes to find the runs."""
     known = store.list_runs()
-    looked_at = known if status or agent else known[-limit:]
+    looked_at = known if status or agent or limit is None else known[-limit:]
+    passed_over = len(known) - len(looked_at)
     if status:
         looked_at = may_have(store, looked_at, [status])
     rows = list(overviews_of(store, console.with_progress(looked_at, "reading runs")))
     found = [row for row in rows if status in (None, row.status) and agent in (None, row.agent)]
-    older = (0 if status or agent else len(known) - len(looked_at)) + len(found[:-limit])
-    return found[-limit:], str(older) if older else ""
+    shown, more = _last(found, limit)
+    return shown, passed_over + more
 
 
 def _cells(row: Overview, branch: str = "") -> list[str | Text]:

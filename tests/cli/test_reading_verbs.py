@@ -41,7 +41,26 @@ def test_runs_as_json_holds_what_a_program_needs(program: Program, stored: str) 
 def test_runs_shows_the_newest_and_says_how_many_are_older(program: Program, stored: str) -> None:
     result = program("runs", "--store", stored, "--limit", "1")
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["run", "killed"]
-    assert "1 older runs are not shown" in result.stderr
+    assert "1 older run is not shown" in result.stderr
+
+
+def test_what_is_not_listed_is_told_and_for_programs_all_is(
+    program: Program, store_path: str
+) -> None:
+    for number in range(52):
+        write(store_path, f"r{number:02}", BODIES)
+    words = ("runs", "--store", store_path)
+    for_people = program(*words)
+    assert len(for_people.stdout.splitlines()) == 1 + 50
+    assert "2 older runs are not shown (--limit)" in for_people.stderr
+    for_programs = program(*words, "--json")
+    assert [row["run_id"] for row in read_json(for_programs)] == [f"r{n:02}" for n in range(52)]
+    assert for_programs.stderr == ""
+    cut = program(*words, "--json", "--limit", "51")
+    assert len(read_json(cut)) == 51
+    assert "1 older run is not shown" in cut.stderr
+    found = program(*words, "--agent", "Weather Agent", "--limit", "3")
+    assert "older runs are not shown" in found.stderr
 
 
 def test_runs_names_the_parent_of_a_fork(program: Program, stored: str) -> None:
@@ -313,5 +332,5 @@ def test_runs_can_be_told_by_status_and_agent(program: Program, stored: str) -> 
     assert told("--agent", "Other", "--status", "unfinished") == []
     assert told("--status", "completed", "--limit", "1") == ["other"]
     result = program("runs", "--status", "completed", "--limit", "1", "--store", stored)
-    assert "older runs are not shown (--limit)." in result.stderr
+    assert "not shown (--limit)." in result.stderr
     assert program("runs", "--agent", "X", "--store", stored).stdout == "There is no such run.\n"

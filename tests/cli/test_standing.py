@@ -114,3 +114,18 @@ def test_a_run_that_was_let_go_of_has_been_begun_with(program: Program, store_pa
         assert (told["status"], told["queued"]) == ("unfinished", False)
         assert told["started_at"] == 1_780_000_900.0
     assert "unfinished" in program("runs", "--store", store_path).stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [("running", ["busy"]), ("queued", ["waiting"]), ("unfinished", ["free", "busy", "waiting"])],
+)
+def test_every_word_that_runs_prints_can_be_asked_for(
+    program: Program, store_path: str, three: Any, status: str, expected: list[str]
+) -> None:
+    words = ("runs", "--store", store_path, "--status", status)
+    assert [row["run_id"] for row in read_json(program(*words, "--json"))] == expected
+    told = program(*words, "--limit", "1")
+    assert [line.split()[0] for line in told.stdout.splitlines()[1:]] == expected[-1:]
+    assert ("not shown" in told.stderr) == (len(expected) > 1)
+    assert read_json(program(*words, "--agent", "Nobody", "--json")) == []

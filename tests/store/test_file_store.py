@@ -419,6 +419,21 @@ def locks(store: FileStore) -> list[str]:
     return sorted(os.listdir(store.directory / ".locks"))
 
 
+def test_of_two_that_delete_one_run_one_is_told_that_there_is_none(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removing = store._locks.removing
+
+    def late(run_id: str) -> Any:
+        FileStore(store.directory).delete(run_id)
+        return removing(run_id)
+
+    monkeypatch.setattr(store._locks, "removing", late)
+    with pytest.raises(RunNotFoundError):
+        store.delete("run")
+    assert (store.list_runs(), locks(store)) == ([], [])
+
+
 def test_no_lock_file_is_left_when_a_run_is_let_go(store: FileStore) -> None:
     for _ in range(2):
         lease = store.acquire("run", "me", 30)

@@ -130,7 +130,10 @@ class FileStore(Tailing):
             self._locks.check(run_id, None)
         if not path.exists():
             raise RunNotFoundError(run_id)
-        return removed([(run_id, self._remove(run_id))], [])
+        lines = self._remove(run_id)
+        if lines is None:
+            raise RunNotFoundError(run_id)
+        return removed([(run_id, lines)], [])
 
     def prune(
         self,
@@ -209,10 +212,10 @@ class FileStore(Tailing):
             raise _no_order()
         return Follower(run_id, self.path(run_id), after).news
 
-    def _remove(self, run_id: str) -> list[str]:
-        """Take a run away that nobody holds; its lines."""
+    def _remove(self, run_id: str) -> list[str] | None:
+        """Take a run away that nobody holds; its lines, None if somebody was quicker."""
         path = self.path(run_id)
-        lines: list[str] = []
+        lines = None
         with _store_errors(path), self._locks.removing(run_id):
             with contextlib.suppress(FileNotFoundError), _opened(path, os.O_RDONLY):
                 lines = lines_of(run_id, path)  # no append is under way

@@ -170,6 +170,23 @@ def test_a_new_run_under_the_id_of_a_half_deleted_one_begins_at_seq_one(store: S
     assert store.integrity_check() == []
 
 
+def test_using_the_id_of_a_half_deleted_long_run_takes_away_one_step_of_it_and_no_more(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_deleting, "EVENTS_PER_STEP", 50)
+    fill(store, "long", 1000)
+    fork_run(store, "long", "fork", at=5)
+    before = bodies(store, "fork")
+    store._write(lambda connection: sqlite_deleting.mark(connection, "long"))
+    store.append("long", said("new"))
+    assert store.counts() == {"runs": 2, "events": 1000 - 50 + 1 + 1}
+    assert [event.text for event in store.load("long")] == ["new"]
+    assert store.integrity_check() == []
+    store.prune(keep=10)
+    assert bodies(store, "fork") == before
+    assert store.counts() == {"runs": 2, "events": 5 + 1 + 1}
+
+
 def test_a_run_that_changed_since_it_was_chosen_is_spared(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -364,8 +364,11 @@ class SQLiteStore(Tailing):
     def close(self) -> None:
         """Commit what is waiting and close the file; every later call is a `StoreError`. Closing twice is fine."""
         self._bell.close()
-        with self._opening:
-            self._finalizer()
+        if (
+            os.getpid() == self._pid
+        ):  # in a forked child, another thread of the parent may have had the lock
+            with self._opening:
+                self._finalizer()
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 A deleted run leaves every list in one short transaction. Then its events are taken away in steps of bounded size, from
 the last one backwards, down to the highest seq that a fork needs. What is left of it after that, if anything, is a
 nameless beginning for its forks: a row with `deleted_at`, which goes with the last of them. A process that is killed
-between two steps leaves events behind that nobody sees; the next deletion in the file takes them away.
+between two steps leaves events behind that nobody sees; the next pruning of the file takes them away.
 """
 
 from __future__ import annotations
@@ -132,12 +132,13 @@ def _take(
 
 
 def free_id(connection: apsw.Connection, run_id: str) -> None:
-    """Let a new run have the id of a deleted one. What forks still need of that goes under a name no run can have."""
+    """Let a new run have the id of a deleted one. What is left of that goes under a name no run can have.
+
+    This is part of somebody's append: of a long run that is half deleted it takes away one step, and leaves the rest.
+    """
     if connection.execute(_DELETED, {"run_id": run_id}).get is None:
         return
-    sweep = Sweep([run_id])
-    while sweep.run_ids:
-        step(connection, sweep)
+    step(connection, Sweep([run_id]))
     if connection.execute(_DELETED, {"run_id": run_id}).get is None:
         return
     aside = f".{clock.new_id()}"

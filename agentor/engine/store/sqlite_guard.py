@@ -12,10 +12,9 @@ import contextlib
 import os
 import sys
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote
 
 import apsw
@@ -32,6 +31,7 @@ _MOUNTS = "/proc/self/mounts"
 
 _in_use: Counter[Identity] = Counter()  # files that stores of this process have open
 _lock = threading.RLock()
+_is_spoilt = False  # this process was forked while SQLite was at work in its parent
 
 
 def identity(path: str) -> Identity:
@@ -42,6 +42,11 @@ def identity(path: str) -> Identity:
 @contextlib.contextmanager
 def opening(path: str) -> Iterator[Identity]:
     """Hold while a store opens its file; the file counts as in use from then on, until `closed`."""
+    if _is_spoilt:
+        raise StoreError(
+            f"{path}: this process was forked while SQLite was at work in its parent, whose locks it would take for "
+            "its own, so it cannot use SQLite. Fork while no store is in use, or start the process anew (spawn)"
+        )
     with _lock:
         found = identity(path)
         if not _in_use[found]:
@@ -138,57 +143,25 @@ def _path_of(database: Any) -> str:
 sys.addaudithook(_refuse_second_sqlite)
 
 
+def hold_openings(timeout_s: float) -> bool:
+    """Let no store open its file until `go_on_opening`; False if one has been at it for longer."""
+    return _lock.acquire(timeout=timeout_s)
+
+
+def go_on_opening() -> None:
+    _lock.release()
+
+
+def begin_anew(is_spoilt: bool) -> None:
+    """In a forked child: no store is open here."""
+    global _lock, _is_spoilt
+    _lock = threading.RLock()
+    _is_spoilt = _is_spoilt or is_spoilt
+    _in_use.clear()
+
+
 def let_go(connection: apsw.Connection) -> None:
     """Close an inherited connection without touching the WAL, which still belongs to the parent."""
     with contextlib.suppress(apsw.Error):
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         connection.close()
-
-
-class Forkable(Protocol):
-    """What holds connections, and what it does around os.fork.
-
-    Nothing may be under way when the process is copied, and the child lets go of all it inherits: SQLite would
-    else believe that the child has the locks which only the parent has, also for a new connection.
-    """
-
-    def pause(self) -> None: ...
-
-    def go_on(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
-
-_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
-_paused: list[Forkable] = []
-
-
-def watch_forks(holder: Forkable) -> None:
-    _watched.add(holder)
-
-
-def _before_fork() -> None:
-    _lock.acquire()
-    _paused.extend(_watched)
-    for holder in _paused:
-        holder.pause()
-
-
-def _after_in_parent() -> None:
-    for holder in _paused:
-        holder.go_on()
-    _paused.clear()
-    _lock.release()
-
-
-def _after_in_child() -> None:
-    for holder in _paused:
-        holder.abandon()
-    _paused.clear()
-    _in_use.clear()
-    _lock.release()
-
-
-os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
-)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 
 import apsw
 
-from agentor.engine.store.sqlite_guard import let_go, watch_forks
+from agentor.engine import clock
+from agentor.engine.store.sqlite_forks import watch_forks
+from agentor.engine.store.sqlite_guard import let_go
 from agentor.errors import StoreClosedError
 
 _IDLE_MAX = 4
@@ -56,11 +58,19 @@ class Readers:
     def is_closed(self) -> bool:
         return self._closed
 
-    def pause(self) -> None:
-        """Return when no read is under way; none begins before `go_on`."""
-        with self._changed:
+    def pause(self, timeout_s: float) -> bool:
+        """Return when no read is under way; none begins before `go_on`. False if one takes longer."""
+        until = clock.monotonic() + timeout_s
+        if not self._changed.acquire(timeout=timeout_s):
+            return False
+        try:
             self._paused = True
-            self._changed.wait_for(lambda: not self._busy)
+            self._changed.wait_for(lambda: not self._busy, max(until - clock.monotonic(), 0.0))
+            self._paused = not self._busy
+            self._changed.notify_all()
+            return self._paused
+        finally:
+            self._changed.release()
 
     def go_on(self) -> None:
         with self._changed:
@@ -68,9 +78,12 @@ class Readers:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's connections."""
+        """Let go of the file as it is, as a process does that is killed."""
         for connection in self._idle:
             let_go(connection)
+
+    def connections(self) -> list[apsw.Connection]:
+        return list(self._idle)
 
     def _take(self) -> apsw.Connection | None:
         with self._changed:

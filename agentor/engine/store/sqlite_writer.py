@@ -20,7 +20,8 @@ import apsw
 
 from agentor.engine import clock
 from agentor.engine.store.sqlite_file import check_version, explained
-from agentor.engine.store.sqlite_guard import let_go, watch_forks
+from agentor.engine.store.sqlite_forks import watch_forks
+from agentor.engine.store.sqlite_guard import let_go
 from agentor.engine.store.sqlite_watch import Watch
 from agentor.errors import StoreClosedError, StoreError
 
@@ -108,16 +109,19 @@ class Writer:
         elif self._thread is not threading.current_thread():
             self._thread.join()
 
-    def pause(self) -> None:
-        """Return when no transaction is open; none begins before `go_on`."""
-        self._committing.acquire()
+    def pause(self, timeout_s: float = -1) -> bool:
+        """Return when no transaction is open; none begins before `go_on`. False if one is open for longer."""
+        return self._committing.acquire(timeout=timeout_s)
 
     def go_on(self) -> None:
         self._committing.release()
 
     def abandon(self) -> None:
-        """In a forked child: let go of the parent's connection."""
+        """Let go of the file as it is, as a process does that is killed."""
         let_go(self._connection)
+
+    def connections(self) -> list[apsw.Connection]:
+        return [self._connection]
 
     def _work(self) -> None:
         while self.step():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentor import inputs
+from agentor.amended import check_by_log, check_by_tool
 from agentor.blocking import twin
 from agentor.consent import decide_call, find_pending, settle_call
 from agentor.engine import events as ev
@@ -40,22 +41,25 @@ class Decisions:
         Args:
             run_id: The run.
             call_id: The call; or the `PendingCall` itself, which also says which question is answered.
-            args: Consent to these arguments instead: they replace all that the model gave.
+            args: Consent to these arguments instead: they replace all that the model gave. What the tool would not take, or
+                would not look at (a misspelt name), is refused.
             by: Who decides, for the log.
             question: The `PendingCall.question` that was seen. A call may be asked about again, after a crash and with
                 other arguments; without this, what is answered is the question that waits now.
 
-        `AskedAgainError` if that question was replaced; `ConfigError` (a ValueError) if the call does not wait, or was
-        decided already; `LeaseHeldError` while a worker is busy with the run.
+        `AskedAgainError` if that question was replaced; `ConfigError` (a ValueError) if the call does not wait, was decided
+        already, or `args` do not fit its tool; `LeaseHeldError` while a worker is busy with the run.
         """
         store, (call, asked) = stored(self.store), _which(call_id, question)
         edited, known = None, None
         if args is not None:
             edited = inputs.read_arguments(args)
             known = await recorded(store, check_run_id(run_id))
-            tool = self.tools.get(find_pending(known[0], run_id, call, known[1]).name)
-            if tool is not None:
-                inputs.check_arguments(tool, edited)
+            name = find_pending(known[0], run_id, call, known[1]).name
+            if name in self.tools:
+                check_by_tool(self.tools[name], edited)
+            else:
+                check_by_log(known[1], name, edited)
         by = inputs.read_optional_text("by", by)
         decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
         await decide_call(store, run_id, call, decision, question=asked, known=known)

@@ -14,7 +14,7 @@ from agentor.engine.events import Message
 from agentor.engine.request import Transcript
 from agentor.engine.store.missing import MissingStore
 from agentor.engine.store.protocol import Store
-from agentor.engine.tools import InvalidArgumentsError, Tool
+from agentor.engine.tools import Tool
 from agentor.errors import ConfigError
 
 _Choice = TypeVar("_Choice")
@@ -105,14 +105,6 @@ def check_approvals(tools: Mapping[str, Tool], store: Store | None) -> None:
             raise ConfigError(
                 f"tool {name!r} needs approval, and without a store nobody could give it later: Agentor(store='runs.db')"
             )
-
-
-def check_arguments(tool: Tool, args: dict[str, Any]) -> None:
-    """`ConfigError` if the tool would not take these."""
-    try:
-        tool.validated(args)
-    except InvalidArgumentsError as error:
-        raise ConfigError(f"the arguments do not fit the tool {tool.name!r}: {error}") from None
 
 
 def read_text(name: str, value: Any) -> str:

@@ -21,6 +21,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "agentor"
 CORE = (
     "arguments",
     "argument_faults",
+    "schema_faults",
     "events",
     "replay",
     "decide",
@@ -76,6 +77,7 @@ FLOORS = {
             "agentor.driving",
             "agentor.stopping",
             "agentor.asked",
+            "agentor.amended",
             "agentor.recorded",
             "agentor.worker",
             "agentor.inputs",

@@ -13,6 +13,7 @@ import click
 from rich.text import Text
 
 from agentor import blocking, inputs
+from agentor.amended import check_by_log
 from agentor.cli import console
 from agentor.cli.choosing import runs_of
 from agentor.cli.options import Failure, Verb, debug_option, json_option, store_option, told
@@ -20,12 +21,13 @@ from agentor.cli.overview import DAMAGED, Overview
 from agentor.cli.plain import exact, one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import call_text, duration
-from agentor.consent import decide_call, only_question, pending_of, settle_call
+from agentor.consent import decide_call, find_pending, only_question, pending_of, settle_call
 from agentor.engine import clock, strict_json
 from agentor.engine.events import APPROVAL, Event, PendingCall
 from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import AgentorError, LeaseHeldError, LogCorruptError, NotWaitingError
+from agentor.recorded import recorded
 from agentor.stopping import cancel_run
 
 _by_option = click.option(
@@ -153,7 +155,7 @@ def _since(since: float | None) -> str:
     cls=Verb,
     short_help="Consent to a call that waits.",
     epilog="agentor approve RUN CALL --question 3\n"
-    "agentor approve RUN CALL --args '{\"amount\": 20}' --by ada@example.com",
+    'agentor approve RUN CALL --args \'{"order": "A-17", "amount": 20}\' --by ada@example.com',
 )
 @click.argument("run_id", metavar="RUN")
 @click.argument("call_id", metavar="CALL")
@@ -162,7 +164,7 @@ def _since(since: float | None) -> str:
     "args",
     type=_Arguments(),
     metavar="JSON",
-    help="Consent with these arguments instead.",
+    help="Consent with these arguments instead of all that the model gave.",
 )
 @_question_option
 @_by_option
@@ -181,14 +183,18 @@ def approve(
     """Consent to a call that waits, as it is or with other arguments. A resume, or a worker, then starts it.
 
     RUN, CALL and N are those that `agentor pending` shows. A call whose process died after its start is asked about again:
-    then N must say which question you have seen. Exit code 1 if it is not the one that waits, or if the call does not wait
+    then N must say which question you have seen. --args names all arguments, also those that stay as they are; the
+    schema in the run's log says whether they fit. Exit code 1 if it is not the one that waits, or if the call does not wait
     or was decided already.
     """
     decision = Event(APPROVAL, status="approved", by=_name(by), args=args)
 
     async def decide(store: Store) -> PendingCall:
+        known = await recorded(store, run_id)
+        if args is not None:
+            check_by_log(known[1], find_pending(known[0], run_id, call_id, known[1]).name, args)
         seen = question or await only_question(store, run_id, call_id)
-        return await decide_call(store, run_id, call_id, decision, question=seen)
+        return await decide_call(store, run_id, call_id, decision, question=seen, known=known)
 
     call = _recorded(store_path, run_id, decide)
     if args is not None:

@@ -407,3 +407,40 @@ def test_refusals_and_facts_go_for_whatever_waits_unless_they_name_a_question(
     late = program(name, "r", "call_1", *rest, "--question", "3", "--store", store)
     assert (late.exit_code, "asked about again" in late.stderr) == (1, True)
     assert program(name, "r", "call_1", *rest, "--store", store).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (
+            '{"order": "A", "amout": 20}',
+            "amout: there is no such argument; there are order, amount",
+        ),
+        ('{"order": "A", "amount": 20, "to": "me"}', "to: there is no such argument"),
+        ('{"amount": 20}', "order: is required"),
+        ('{"order": "A", "amount": "much"}', 'amount: must be an integer, not "much"'),
+        ('{"order": null, "amount": 20}', "order: must be a string, not null"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_tool_in_the_log_are_refused_and_nothing_is_written(
+    program: Program, paused: str, args: str, told: str
+) -> None:
+    before = log(paused)
+    refused = program("approve", "r", "call_1", "--args", args, "--store", paused)
+    assert "the arguments do not fit the tool 'refund'" in refused.stderr
+    assert told in refused.stderr
+    assert "They replace all that the model gave" in refused.stderr
+    assert refused.exit_code == 2
+    assert log(paused) == before
+
+
+def test_a_log_that_does_not_tell_of_the_tool_takes_any_arguments(
+    program: Program, place: Path
+) -> None:
+    pause("runs.db", "told")
+    start, *others = log("runs.db", "told")
+    with SQLiteStore("runs.db") as store:
+        store.append_many("r", [start.with_(definition=None, defined=None), *others])
+    given = program("approve", "r", "call_1", "--args", '{"amout": 20}')
+    assert given.exit_code == 0
+    assert log("runs.db")[-1].args == {"amout": 20}

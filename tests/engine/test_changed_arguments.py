@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentor import Agentor, MemoryStore, RunContext, function_tool
+from agentor import Agentor, ConfigError, MemoryStore, RunContext, function_tool
 from agentor.consent import pending_of
 from agentor.engine import strict_json
 from agentor.engine.events import Event
@@ -127,3 +127,24 @@ def test_whatever_people_change_between_crashes_what_is_shown_is_what_is_started
         assert desk.got == [expected, expected]
         assert store.load("r")[-1].args == expected
         Desk(store).agent.resume("r")  # asks again
+
+
+@pytest.mark.parametrize("has_the_tool", [True, False])
+def test_a_misspelt_argument_is_refused_and_no_default_steps_in_for_it(has_the_tool: bool) -> None:
+    @function_tool(needs_approval=True)
+    def refund(order: str, amount: int = 500) -> str:
+        """Refund."""
+        return f"refunded {amount}"
+
+    store = MemoryStore()
+    model = ScriptedModel.by_turn([calls(("refund", {"order": "A"})), says("done")])
+    desk = Agentor("A", model=model, tools=[refund], store=store)
+    assert desk.run("go", run_id="r").status == "paused"
+    before = store.load("r")
+    decider = desk if has_the_tool else Agentor("A", model=model, store=store)
+    for wrong in ({"order": "A", "amout": 20}, {"amount": 20}, {"order": "A", "amount": []}):
+        with pytest.raises(ConfigError, match="do not fit the tool 'refund'"):
+            decider.approve("r", "call_1", args=wrong)
+    assert store.load("r") == before
+    decider.approve("r", "call_1", args={"order": "A", "amount": 20})
+    assert [e.args for e in desk.resume("r").tool_calls] == [{"order": "A", "amount": 20}]

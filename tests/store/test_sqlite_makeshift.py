@@ -271,3 +271,16 @@ def test_a_name_that_sqlite_cannot_have_is_refused_and_leaves_nothing_behind(
             "runs.db-wal",
             "runs.db-shm",
         }
+
+
+@pytest.mark.parametrize("companion", ["-wal", "-shm", "-journal"])
+def test_a_store_is_not_made_of_what_sqlite_keeps_of_another(
+    tmp_path: Path, companion: str
+) -> None:
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        store.append("run", Event("run_start"))
+        before = {path.name: path.read_bytes() for path in tmp_path.glob("*-wal")}
+        with pytest.raises(ValueError, match="SQLite itself uses this name"):
+            SQLiteStore(tmp_path / f"runs.db{companion}")
+        assert {path.name: path.read_bytes() for path in tmp_path.glob("*-wal")} == before
+        assert len(store.load("run")) == 1

@@ -8,12 +8,14 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import apsw
 
 from agentor.engine import clock
 from agentor.engine.store.sqlite_upgrades import UPGRADES
+from agentor.engine.store.whole_file import refuse_companion
 from agentor.errors import ConfigError, StoreError
 
 SCHEMA_VERSION = len(UPGRADES) + 1
@@ -135,6 +137,7 @@ def check_version(connection: apsw.Connection, path: str) -> None:
 
 def create_private(path: str) -> None:
     """Make the file, readable by its owner only, if it is missing; SQLite gives -wal and -shm the same mode."""
+    refuse_companion(Path(path))
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

@@ -7,12 +7,13 @@ from typing import Any
 
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
-from agentor.engine.batch import SETTLED
+from agentor.engine.batch import SETTLED, Batch
 from agentor.engine.events import Event, PendingCall, last_of
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder
 from agentor.engine.redact import SECRETS
 from agentor.engine.replay import RunState
+from agentor.engine.request import Call
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import AskedAgainError, NotWaitingError
@@ -27,21 +28,24 @@ async def decide_call(
     result: Event | None = None,
     question: int | None = None,
     known: Recorded | None = None,
+    give_up: bool = False,
 ) -> PendingCall:
     """Record what a person decided about a call that waits; the call as it was decided upon.
 
     `decision` is an `approval` event with a status, `result` the `tool_result` that comes with it if the call is
     settled: one commit. `question` is the one that the person has seen (`PendingCall.question`): `AskedAgainError` if it
     is not the one that waits. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was
-    never started; `LeaseHeldError` while somebody works on the run. `known`: the run as it was just read.
+    never started; `LeaseHeldError` while somebody works on the run. `known`: the run as it was just read. `give_up`: of a
+    refusal, that it goes for any call without an answer (`find_open`), whichever question was seen.
     """
     known = known or await recorded(store, check_run_id(run_id))
     keeper = Keeper(store, run_id)
     await keeper.acquire()
     try:
         state, log = await reread(store, run_id, known)
-        call = find_pending(state, run_id, call_id, log)
-        if question not in (None, call.question):
+        find = find_open if give_up else find_pending
+        call = find(state, run_id, call_id, log)
+        if not give_up and question not in (None, call.question):
             raise AskedAgainError(run_id, call_id, call.question)
         if decision.status == SETTLED:
             _check_in_doubt(call, run_id)
@@ -109,19 +113,29 @@ def _check_in_doubt(call: PendingCall, run_id: str) -> None:
 def pending_of(state: RunState) -> list[PendingCall]:
     """The calls that wait."""
     batch = state.batch
-    if batch is None:
-        return []
-    return [
-        PendingCall(
-            call.call_id,
-            call.name,
-            batch.args_of(call),
-            batch.approvals[call.position].reason,
-            in_doubt=batch.may_have_started(call),
-            question=batch.approvals[call.position].seq,
-        )
-        for call in batch.waiting
-    ]
+    return [] if batch is None else [_shown(batch, call) for call in batch.waiting]
+
+
+def _shown(batch: Batch, call: Call) -> PendingCall:
+    asked = batch.approvals.get(call.position)
+    return PendingCall(
+        call.call_id,
+        call.name,
+        batch.args_of(call),
+        asked.reason if asked else None,
+        in_doubt=batch.may_have_started(call),
+        question=asked.seq if asked else None,
+    )
+
+
+def find_open(state: RunState, run_id: str, call_id: str, log: Sequence[Event] = ()) -> PendingCall:
+    """The call, if it has no answer yet and was not refused: it waits, or was approved and not started since, or was
+    started and nobody knows what came of it, or was never asked about. Else a `NotWaitingError`."""
+    batch = state.batch
+    for call in batch.missing if batch else ():
+        if batch and call.call_id == call_id and batch.approval_of(call) != "rejected":
+            return _shown(batch, call)
+    return find_pending(state, run_id, call_id, log)
 
 
 def find_pending(

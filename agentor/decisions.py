@@ -74,13 +74,18 @@ class Decisions:
         by: str | None = None,
         *,
         question: int | None = None,
+        give_up: bool = False,
     ) -> None:
-        """Refuse a call that waits; the model is told the reason when the run is resumed. Which: see `approve`."""
+        """Refuse a call that waits; the model is told the reason when the run is resumed. Which: see `approve`.
+
+        With `give_up` also one that does not wait and has no answer yet: it was approved and not started since, or its
+        tool is gone and nobody can start it. `ConfigError` if it has one, or was refused already.
+        """
         store, (call, asked) = stored(self.store), _which(call_id, question)
         reason = inputs.read_text("reason", reason)
         by = inputs.read_optional_text("by", by)
         decision = Event(ev.APPROVAL, status="rejected", by=by, reason=reason)
-        await decide_call(store, run_id, call, decision, question=asked)
+        await decide_call(store, run_id, call, decision, question=asked, give_up=give_up)
 
     reject = twin(areject)
 

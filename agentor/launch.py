@@ -39,7 +39,7 @@ from agentor.errors import (
 )
 from agentor.inputs import check_approvals, read_count
 from agentor.output import OutputType
-from agentor.plan import Limits, Plan, plan_of
+from agentor.plan import Limits, Plan, needed, plan_of
 from agentor.recorded import Recorded, recorded, reread, stored
 from agentor.stopping import OVERDUE, Stop, Stopper, end_run
 from agentor.tracing import Traced
@@ -107,7 +107,7 @@ class Launch:
         try:
             state, events = await reread(stored(self.store), keeper.run_id, known)
             self._check_change(keeper.run_id, state, events)
-            opening = self._reopening(state, messages)
+            opening = self._reopening(keeper.run_id, state, messages)
         except BaseException:
             await keeper.release()
             raise
@@ -121,7 +121,7 @@ class Launch:
         if messages or not state.is_complete:
             self._check_change(run_id, state, events)  # before anything is copied
             if at is None:
-                self._reopening(state, messages)
+                self._reopening(run_id, state, messages)
         if at is not None:
             at = _snapped(run_id, events, at)
         copy = await off_loop(self.store, self._copy, run_id, fork_id, at)
@@ -210,11 +210,13 @@ class Launch:
             return [{"role": "system", "content": self.instructions}, *messages]
         return list(messages)
 
-    def _reopening(self, state: RunState, messages: Sequence[Message] = ()) -> list[Event]:
+    def _reopening(
+        self, run_id: str, state: RunState, messages: Sequence[Message] = ()
+    ) -> list[Event]:
         """The run_start that goes on from a state; none if only the end of the run is missing."""
         settles = self._settles(state.batch)
         if state.batch is not None and settles:
-            self._check_tools(state.batch)
+            self._check_tools(run_id, state.batch)
         reopen = resumption(state, self.spec.max_turns, settles)
         if reopen is None and not messages:
             return []
@@ -241,15 +243,10 @@ class Launch:
             return batch.approving  # consent is never given up
         return self.spec.half_finished == "settle" or batch.settles(declared)
 
-    def _check_tools(self, batch: Batch) -> None:
+    def _check_tools(self, run_id: str, batch: Batch) -> None:
         """`ConfigError` if a tool that an open batch needs is gone."""
-        for call in batch.missing:
-            if call.name not in self.spec.tools and batch.approval_of(call) != "rejected":
-                way_out = "reject the call" if batch.approving else "half_finished='rewind'"
-                raise ConfigError(
-                    f"the open call {call.call_id!r} needs the tool {call.name!r}, which this agent does not "
-                    f"have: add it, or give the call up ({way_out})"
-                )
+        if gone := self._calling(run_id).gone(batch):
+            raise ConfigError(f"run {run_id!r}: {needed(gone[0], run_id)}")
 
     def _run_start(self, messages: list[Message], state: RunState | None = None) -> Event:
         spec = self.spec

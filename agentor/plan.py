@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -21,17 +22,20 @@ from agentor.engine.request import Call
 class Plan:
     """A resume, told in advance. Calls are named by their ids.
 
-    `settled` have results that are kept; `in_doubt` were started and must not be started again blindly: their tool's
-    `reconcile` is asked, else the model is told, or a person; `to_run` will be started, some of them again; `rewound` are
+    `settled` have results that are kept; `in_doubt` were started and must not be started again blindly: of those in
+    `reconciled` their tool's `reconcile` is asked, and if nobody knows, those in `parked` pause the run until a person has
+    decided, and of the others the model is told; `to_run` will be started, some of them again; `rewound` are
     given up, so that the model decides again; `waiting` need a person first. `ask_model`: the model will be asked, and
-    paid; `ends`: why not, when the run has spent its budget or its time is up. `problems` would stop the resume before
-    anything runs or is written.
+    paid, if no `reconcile` says otherwise; `ends`: why not, when the run has spent its budget or its time is up.
+    `problems` would stop the resume before anything runs or is written; then the rest is what it would do without them.
     """
 
     run_id: str
     status: str | None  # None while no end is recorded
     settled: tuple[str, ...] = ()
     in_doubt: tuple[str, ...] = ()
+    reconciled: tuple[str, ...] = ()
+    parked: tuple[str, ...] = ()
     to_run: tuple[str, ...] = ()
     rewound: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
@@ -47,28 +51,52 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"run {self.run_id} ({self.status or 'unfinished'})"]
-        for calls, meaning in (
-            (self.settled, "keep the result of"),
-            (self.rewound, "give up, and let the model decide again:"),
-            (self.in_doubt, "find out what became of, or tell that nobody knows:"),
-            (self.to_run, "run"),
-            (self.waiting, "wait for a person to decide on"),
-        ):
-            if calls:
-                lines.append(f"  {meaning} {', '.join(calls)}")
-        if self.ask_model:
-            lines.append("  ask the model")
-        if self.ends:
-            lines.append(f"  ask nobody and end: {self.ends}")
-        if self.writes_end:
-            lines.append("  write the end; ask nobody")
-        if len(lines) == 1:
-            lines.append("  nothing")
-        lines += [f"  problem: {problem}" for problem in self.problems]
+        if self.problems:
+            lines.append("  nothing: the resume would be refused")
+            lines += [f"  problem: {problem}" for problem in self.problems]
+        else:
+            lines += [f"  {step}" for step in self._steps()] or ["  nothing"]
         if self.changes:
             told = "\n".join(map(str, self.changes)).splitlines()
             lines += ["  the agent has changed:", *(f"    {line}" for line in told)]
         return "\n".join(lines)
+
+    def _steps(self) -> Iterator[str]:
+        """What the resume would do, one thing a line."""
+        for calls, meaning in (
+            (self.settled, "keep the result of {}"),
+            (self.rewound, "give up, and let the model decide again: {}"),
+            *self.doubts(),
+            (self.to_run, "run {}"),
+            (self.waiting, "wait for a person to decide on {}"),
+        ):
+            if calls:
+                yield meaning.format(", ".join(calls))
+        if self.ask_model:
+            yield "ask the model"
+        if self.ends:
+            yield f"ask nobody and end: {self.ends}"
+        if self.writes_end:
+            yield "write the end; ask nobody"
+
+    def doubts(self) -> list[tuple[tuple[str, ...], str]]:
+        """The calls in doubt by what is done about them, in words with a place for their ids."""
+        found: dict[str, list[str]] = {}
+        for call_id in self.in_doubt:
+            words = _DOUBTS[call_id in self.reconciled, call_id in self.parked]
+            found.setdefault(words, []).append(call_id)
+        return [(tuple(calls), words) for words, calls in found.items()]
+
+
+_ASK_TOOL: Final = "ask its tool what became of {}, and if that does not know, "
+
+# By whether the tool's `reconcile` is asked, and whether a person is if nobody knows.
+_DOUBTS: Final = {
+    (True, False): f"{_ASK_TOOL}tell the model so",
+    (True, True): f"{_ASK_TOOL}pause for a person",
+    (False, False): "tell the model that nobody knows what became of {}",
+    (False, True): "pause for a person to decide on {}, since nobody knows what became of it",
+}
 
 
 @dataclass(frozen=True)
@@ -90,10 +118,7 @@ def plan_of(
     """What a resume adds to a plan that knows problems and changes, if it would open a segment as `reopen` says."""
     batch = state.batch if settles else None
     gone = [] if batch is None else calling.gone(batch)
-    told = [
-        f"call {c.call_id} needs the tool {c.name!r}, which this agent does not have" for c in gone
-    ]
-    plan = _with(plan, problems=(*plan.problems, *told))
+    plan = _with(plan, problems=(*plan.problems, *(needed(c, plan.run_id) for c in gone)))
     if limits.overdue is not None and (reopen is not None or state.status is None):
         return _with(plan, ends=limits.overdue, rewound=reopen.rewound if reopen else ())
     if plan.problems:  # nothing runs, so nothing is spent
@@ -102,8 +127,22 @@ def plan_of(
         return _asking(plan, state, reopen, limits)
     known = [call for call in batch.missing if call not in gone]
     fates = {call.call_id: calling.fate(state, batch, call) for call in known}
-    parks = any(fates[call.call_id] == "find out" and calling.parks(call) for call in known)
-    return _settling(plan, state, fates, parks, limits)
+    doubtful = [call for call in known if fates[call.call_id] == "find out"]
+    plan = _with(
+        plan,
+        reconciled=tuple(call.call_id for call in doubtful if calling.asks_tool(call)),
+        parked=tuple(call.call_id for call in doubtful if calling.asks_person(call)),
+    )
+    return _settling(plan, state, fates, limits)
+
+
+def needed(call: Call, run_id: str) -> str:
+    """What a resume says of a call whose tool is gone, and how to go on."""
+    words = f"agentor reject {run_id} {shlex.quote(call.call_id)} --reason TEXT --give-up"
+    return (
+        f"call {call.call_id} needs the tool {call.name!r}, which this agent does not have: add it, or give the call up "
+        f"({words})"
+    )
 
 
 def plan_from_log(run_id: str, state: RunState, events: Sequence[Event]) -> Plan:
@@ -116,7 +155,7 @@ def plan_from_log(run_id: str, state: RunState, events: Sequence[Event]) -> Plan
         return _asking(plan, state, reopen, Limits())
     asked = {event.call_id for event in events if event.type == ev.APPROVAL}
     fates = {call.call_id: _fate_in_log(batch, call, asked) for call in batch.missing}
-    return _settling(plan, state, fates, False, Limits())
+    return _settling(plan, state, fates, Limits())
 
 
 NO_LIMIT: Final = 2**31  # a resume starts a fresh turn budget, so no limit stands in its way
@@ -137,9 +176,7 @@ def _asking(plan: Plan, state: RunState, reopen: Reopen | None, limits: Limits) 
     return plan
 
 
-def _settling(
-    plan: Plan, state: RunState, fates: Mapping[str, Fate], parks: bool, limits: Limits
-) -> Plan:
+def _settling(plan: Plan, state: RunState, fates: Mapping[str, Fate], limits: Limits) -> Plan:
     batch = state.batch
     assert batch is not None
 
@@ -147,7 +184,7 @@ def _settling(
         return tuple(call_id for call_id, fate in fates.items() if fate in becoming)
 
     waiting = calls("ask", "wait")
-    goes_on = not (waiting or parks)
+    goes_on = not waiting and set(plan.parked) <= set(plan.reconciled)
     ends = limits.reached(state) if goes_on and limits.reached else None
     return _with(
         plan,

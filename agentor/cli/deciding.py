@@ -205,11 +205,17 @@ def approve(
 @click.command(
     cls=Verb,
     short_help="Refuse a call that waits.",
-    epilog='agentor reject RUN CALL --reason "The customer has withdrawn"',
+    epilog='agentor reject RUN CALL --reason "The customer has withdrawn"\n'
+    'agentor reject RUN CALL --reason "There is no such tool any more" --give-up',
 )
 @click.argument("run_id", metavar="RUN")
 @click.argument("call_id", metavar="CALL")
 @click.option("--reason", metavar="TEXT", required=True, help="What the model is told.")
+@click.option(
+    "--give-up",
+    is_flag=True,
+    help="Also a call that does not wait: approved and not started since, or its tool is gone.",
+)
 @_question_option
 @_by_option
 @store_option()
@@ -219,6 +225,7 @@ def reject(
     run_id: str,
     call_id: str,
     reason: str,
+    give_up: bool,
     question: int | None,
     by: str | None,
     store_path: str | None,
@@ -227,14 +234,15 @@ def reject(
     """Refuse a call that waits. When the run goes on, the model is told who refused, and why.
 
     RUN, CALL and N are those that `agentor pending` shows. Exit code 1 if the call does not wait or was decided already,
-    or if another question than N waits.
+    or if another question than N waits. With --give-up any call of the run will do that has no answer yet and that
+    nobody is at work on.
     """
     decision = Event(
         APPROVAL, status="rejected", by=_name(by), reason=strict_json.clean_text(reason)
     )
     call = _recorded(
         *(store_path, run_id),
-        lambda s: decide_call(s, run_id, call_id, decision, question=question),
+        lambda s: decide_call(*(s, run_id, call_id, decision), question=question, give_up=give_up),
     )
     _print_decided(run_id, call, "rejected", _name(by), as_json)
 

@@ -222,11 +222,11 @@ def what_resume_would_do(state: RunState, events: Sequence[Event] = ()) -> str:
 def _settles(plan: Plan) -> str:
     """Going on with a half-finished batch."""
     does = [
-        f"{verb} {', '.join(calls)}"
-        for verb, calls in (
-            ("keeps the result of", plan.settled),
-            ("finds out what became of", plan.in_doubt),
-            ("runs", plan.to_run),
+        f"{verb} {', '.join(calls)}{more}"
+        for verb, calls, more in (
+            ("keeps the result of", plan.settled, ""),
+            ("goes by what its tool declares about", plan.in_doubt, ", which may have happened"),
+            ("runs", plan.to_run, ""),
         )
         if calls
     ]
@@ -234,4 +234,6 @@ def _settles(plan: Plan) -> str:
         return f"nothing, until a person decides on {', '.join(plan.waiting)}"
     if plan.waiting:
         does.append(f"waits for a person to decide on {', '.join(plan.waiting)}")
+    if plan.in_doubt:  # only the agent knows what its tools say
+        return ", ".join([*does, "then asks the model or pauses for a person"])
     return ", ".join([*does, *["asks the model"] * plan.ask_model])

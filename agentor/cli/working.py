@@ -7,7 +7,7 @@ import functools
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 import click
@@ -205,7 +205,7 @@ def _plans(agent: Agentor) -> Iterator[Plan]:
 def _print_plans(plans: list[Plan], refused: list[Plan]) -> None:
     if plans:
         rows: list[list[str | Text]] = [
-            [one_line(p.run_id, 128), console.status_text(p.status or "unfinished"), _short(p)]
+            [one_line(p.run_id, 128), console.status_text(p.status or "unfinished"), in_short(p)]
             for p in plans
         ]
         console.print_table(("run", "status", "a resume would"), rows)
@@ -219,13 +219,20 @@ def _print_plans(plans: list[Plan], refused: list[Plan]) -> None:
     click.echo(f"{_count(len(plans), 'run')} rehearsed: {verdict}.")
 
 
-def _short(plan: Plan) -> str:
+def in_short(plan: Plan) -> str:
+    """What a resume would do, for a line of a table."""
     if plan.problems:
         return "be refused"
     counts = (
         (plan.rewound, "give up", "call"),
         (plan.settled, "keep", "result"),
-        (plan.in_doubt, "find out about", "call"),
+        (plan.reconciled, "ask the tool about", "call"),
+        (
+            _only(plan.in_doubt, plan.reconciled, plan.parked),
+            "tell the model that nobody knows of",
+            "call",
+        ),
+        (_only(plan.parked, plan.reconciled), "pause for", "decision"),
         (plan.to_run, "run", "call"),
         (plan.waiting, "wait for", "decision"),
     )
@@ -233,6 +240,10 @@ def _short(plan: Plan) -> str:
     parts += ["ask the model"] * plan.ask_model + ["write the end"] * plan.writes_end
     parts += ["end, out of budget or time"] * (plan.ends is not None)
     return ", ".join(parts) or "do nothing"
+
+
+def _only(calls: Sequence[str], *others: Sequence[str]) -> list[str]:
+    return [call for call in calls if not any(call in other for other in others)]
 
 
 def _count(number: int, noun: str) -> str:

@@ -164,10 +164,13 @@ class Calling:
             if call.name not in self._tools and batch.approval_of(call) != "rejected"
         ]
 
-    def parks(self, call: Call) -> bool:
-        """Whether nobody but a person can say what became of a call in doubt."""
-        tool = self._tools[call.name]
-        return tool.on_doubt == "park" and tool.reconcile is None
+    def asks_tool(self, call: Call) -> bool:
+        """Whether the tool can be asked what became of a call in doubt."""
+        return self._tools[call.name].reconcile is not None
+
+    def asks_person(self, call: Call) -> bool:
+        """Whether a person decides on a call in doubt of which nobody knows what became of it."""
+        return self._tools[call.name].on_doubt == "park"
 
     def _claim(self, state: RunState, batch: Batch, call: Call) -> Event:
         self._claimed.add((batch.seq, call.position))

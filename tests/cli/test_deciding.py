@@ -444,3 +444,15 @@ def test_a_log_that_does_not_tell_of_the_tool_takes_any_arguments(
     given = program("approve", "r", "call_1", "--args", '{"amout": 20}')
     assert given.exit_code == 0
     assert log("runs.db")[-1].args == {"amout": 20}
+
+
+def test_an_approved_call_can_be_given_up_by_who_says_so(program: Program, paused: str) -> None:
+    program("approve", "r", "call_1", "--by", "ada", "--store", paused)
+    words = ("reject", "r", "call_1", "--reason", "a mistake", "--by", "bob", "--store", paused)
+    assert program(*words).exit_code == 1
+    given_up = program(*words, "--give-up")
+    assert given_up.stdout == 'rejected by bob: refund(order="A-17", amount=40)\n'
+    assert [event.status for event in log(paused)[-2:]] == ["approved", "rejected"]
+    again = program(*words, "--give-up")
+    assert "was rejected by bob already" in again.stderr
+    assert again.exit_code == 1

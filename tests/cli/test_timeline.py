@@ -159,7 +159,7 @@ ONCE, IDEMPOTENT = CALL.with_(effect="once"), CALL.with_(effect="idempotent")
         ([START, ASKS, ASKED_FOR, PAUSED, DECIDED], "runs c1, asks the model"),
         ([START, ASKS, ASKED_FOR, PAUSED, REJECTED], "asks the model"),
         ([START, ASKS, ASKED_FOR, PAUSED, DECIDED, CALL], "nothing, until a person decides on c1"),
-        ([START, ASKS, ONCE], "finds out what became of c1, asks the model"),
+        ([START, ASKS, ONCE], "goes by what its tool declares about c1, which may have happened, then asks the model or pauses for a person"),
         ([START, ASKS, IDEMPOTENT], "runs c1, asks the model"),
         ([START, ASKS, IDEMPOTENT, Event("run_end", status="cancelled")], "runs c1, asks the model"),
         ([START, Event("run_end", status="cancelled")], "goes on from where it stood"),

@@ -211,7 +211,7 @@ def test_rehearse_tells_what_a_resume_of_each_run_would_do_and_writes_nothing(
     result = program("rehearse", "shop.py:agent", "--store", waiting)
     assert result.stdout.splitlines() == [
         "run     status      a resume would",
-        "doubt   unfinished  find out about 1 call, ask the model",
+        "doubt   unfinished  tell the model that nobody knows of 1 call, ask the model",
         "refund  paused      wait for 1 decision",
         "2 runs rehearsed: none would be refused.",
     ]
@@ -299,7 +299,7 @@ def test_resume_plan_tells_and_does_nothing(program: Program, waiting: str) -> N
     result = program("resume", "shop.py:changed", "doubt", "--plan", "--store", waiting)
     assert result.stdout.splitlines() == [
         "run doubt (unfinished)",
-        "  find out what became of, or tell that nobody knows: c1",
+        "  tell the model that nobody knows what became of c1",
         "  ask the model",
     ]
     assert result.exit_code == 0
@@ -309,7 +309,12 @@ def test_resume_plan_tells_and_does_nothing(program: Program, waiting: str) -> N
 def test_resume_plan_of_a_resume_that_would_be_refused(program: Program, waiting: str) -> None:
     words = ("resume", "shop.py:without", "refund", "--plan", "--store", waiting)
     result = program(*words)
-    assert "problem: call call_1 needs the tool 'refund'" in result.stdout
+    assert result.stdout.splitlines()[1:3] == [
+        "  nothing: the resume would be refused",
+        "  problem: call call_1 needs the tool 'refund', which this agent does not have: add it, or give the call up "
+        "(agentor reject refund call_1 --reason TEXT --give-up)",
+    ]
+    assert "ask the model" not in result.stdout
     assert "tool refund was removed" in result.stdout
     assert result.exit_code == 1
     told = read_json(program(*words, "--json"))

@@ -12,10 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentor import Agentor, Budget, ConfigError, RunContext, SQLiteStore, function_tool
+from agentor import (
+    Agentor,
+    Budget,
+    ConfigError,
+    Happened,
+    MemoryStore,
+    RunContext,
+    RunResult,
+    SQLiteStore,
+    Unknown,
+    function_tool,
+)
+from agentor.cli.working import in_short
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store import fork_run
+from agentor.plan import Plan
 from agentor.testing import ScriptedModel, calls, says
 
 
@@ -30,6 +43,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "idempotent": {"effect": "idempotent"},
     "once": {"effect": "once"},
     "parked": {"effect": "once", "on_doubt": "park"},
+    "asked": {"effect": "once", "on_doubt": "park", "reconcile": lambda ctx: Unknown()},
+    "found": {"effect": "once", "reconcile": lambda ctx: Happened("ok")},
     "approved": {"needs_approval": True},
     "guarded": {"effect": "once", "on_doubt": "park", "needs_approval": True},
     "judged": {"effect": "idempotent", "needs_approval": is_suspect},
@@ -170,5 +185,64 @@ def check(store: SQLiteStore, run_id: str, batch: list[str], world: World) -> No
         assert set(plan.waiting) <= {call.call_id for call in result.pending}
         assert {c.call_id for c in result.pending} <= {*plan.waiting, *plan.in_doubt} or plan.ends
         assert not plan.waiting or result.status == "paused"
+        check_doubts(plan, result, new)
     answered = {event.call_id for event in result.events if event.type == "tool_result"}
     assert set(plan.settled) <= answered
+
+
+def check_doubts(plan: Plan, result: RunResult, new: list[Event]) -> None:
+    """What is done about each call in doubt is what the plan said, whose words name each of them once."""
+    pending = {call.call_id for call in result.pending}
+    told = {e.call_id for e in new if e.type == "tool_result" and e.error == "outcome unknown"}
+    known = {e.call_id for e in new if e.type == "tool_result" and e.error is None}
+    reconciled, parked = set(plan.reconciled), set(plan.parked)
+    assert parked <= pending
+    assert set(plan.in_doubt) - parked - reconciled <= told
+    assert reconciled - parked <= known
+    named = [call_id for call_ids, _ in plan.doubts() for call_id in call_ids]
+    assert sorted(named) == sorted(plan.in_doubt)
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "short"),
+    [
+        (
+            {},
+            "tell the model that nobody knows what became of call_1",
+            "tell the model that nobody knows of 1 call, ask the model",
+        ),
+        (
+            {"on_doubt": "park"},
+            "pause for a person to decide on call_1, since nobody knows what became of it",
+            "pause for 1 decision",
+        ),
+        (
+            {"reconcile": lambda ctx: Unknown()},
+            "ask its tool what became of call_1, and if that does not know, tell the model so",
+            "ask the tool about 1 call, ask the model",
+        ),
+        (
+            {"on_doubt": "park", "reconcile": lambda ctx: Unknown()},
+            "ask its tool what became of call_1, and if that does not know, pause for a person",
+            "ask the tool about 1 call, ask the model",
+        ),
+    ],
+)
+def test_a_plan_says_of_a_call_in_doubt_who_is_asked_about_it_and_who_is_told(
+    options: dict[str, Any], line: str, short: str
+) -> None:
+    @function_tool(effect="once", **options)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    store = MemoryStore()
+    script = [calls(("pay", {"amount": 1})), says("done")]
+    agent = Agentor("A", model=ScriptedModel.by_turn(script), tools=[pay], store=store)
+    store.append_many("r", agent.run("go", run_id="whole").events[:3])
+    plan = agent.plan("r")
+    asks_at_once = options == {"on_doubt": "park"}
+    steps = [line] if asks_at_once else [line, "ask the model"]
+    assert str(plan).splitlines() == ["run r (unfinished)", *(f"  {step}" for step in steps)]
+    assert in_short(plan) == short
+    assert agent.resume("r").status == ("paused" if "on_doubt" in options else "completed")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import math
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
@@ -263,7 +264,7 @@ class Agentor(Decisions):
         """
         if self.store is None:
             raise ConfigError("a worker needs a store: Agentor(store='runs.db')")
-        launch = self._launch()
+        launch = dataclasses.replace(self._launch(), by_worker=True)
         return Worker(self.store, self.name, WorkPlan(**how), launch.resume, launch.park)
 
     async def awork(self, /, **how: Any) -> WorkReport:

@@ -90,6 +90,22 @@ def changes(before: Definition, after: Definition) -> list[Change]:
     return [change for change in found if change.before != change.after]
 
 
+def left_alone(changed: Iterable[Change], agent: str) -> str | None:
+    """Why a worker of an agent that has changed so does not take a run by itself; None if it does.
+
+    Prompts, models and further tools come with every deploy. A run whose tools are gone is more likely another agent's, of
+    the same name, and to finish it without them would look like success.
+    """
+    lost = [str(c.name) for c in changed if c.part == "tool" and c.after is None]
+    if not lost:
+        return None
+    return (
+        f"it has been working with tools that this agent does not have ({', '.join(lost)}). If another agent called "
+        f"{agent!r} began it, give each a name of its own. If the tools were removed on purpose, resume it by hand, or "
+        "build the agent with on_change='adopt'"
+    )
+
+
 def _by_name(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     return [Change(part, name, old.get(name), new.get(name)) for name in {**old, **new}]
 

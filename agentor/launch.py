@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from agentor.consent import pending_of
-from agentor.definition import Change, changes, definition_in
+from agentor.definition import Change, changes, definition_in, left_alone
 from agentor.driving import drive
 from agentor.engine import clock
 from agentor.engine import events as ev
@@ -63,6 +63,7 @@ class Launch:
     output: OutputType | None
     audience: Audience
     on_change: OnChange = "warn"
+    by_worker: bool = False  # nobody looks on who would wonder about a warning
 
     async def run(self, messages: Sequence[Message], run_id: str | None = None) -> RunResult:
         """A new run. `RunExistsError` if the id that was asked for is taken."""
@@ -147,7 +148,12 @@ class Launch:
         refused = [REFUSED] if changed and self.on_change == "refuse" else []
         if reopen is not None and self.spec.budget is not None:
             refused += self.spec.budget.problems(state)
-        plan = Plan(run_id, state.status, changes=tuple(changed), problems=tuple(refused))
+        plan = Plan(
+            *(run_id, state.status),
+            changes=tuple(changed),
+            problems=tuple(refused),
+            left_alone=None if self.on_change == "adopt" else left_alone(changed, self.spec.agent),
+        )
         return plan_of(plan, state, reopen, settles, self._calling(run_id), self._limits(state))
 
     def _calling(self, run_id: str) -> Calling:
@@ -201,6 +207,8 @@ class Launch:
         told = f"run {run_id!r} goes on with an agent that has changed:\n{what}"
         if self.on_change == "refuse":
             raise ConfigError(f"{told}\nBuild the agent with on_change='adopt' if that is meant.")
+        if self.by_worker and (why := left_alone(changed, self.spec.agent)):
+            raise ConfigError(f"workers leave run {run_id!r} alone: {why}")
         logger.warning("%s", told)
 
     # Opening a segment --------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class Plan:
     ends: str | None = None  # the run, without the model being asked, and why
     changes: tuple[Change, ...] = ()  # in the agent since
     problems: tuple[str, ...] = ()
+    left_alone: str | None = None  # by workers, and why: for a person to resume
 
     def to_dict(self) -> dict[str, Any]:
         """As values of JSON; each change is `{"part", "name", "before", "after"}`."""
@@ -56,6 +57,8 @@ class Plan:
             lines += [f"  problem: {problem}" for problem in self.problems]
         else:
             lines += [f"  {step}" for step in self._steps()] or ["  nothing"]
+        if self.left_alone:
+            lines.append(f"  workers leave it alone: {self.left_alone}")
         if self.changes:
             told = "\n".join(map(str, self.changes)).splitlines()
             lines += ["  the agent has changed:", *(f"    {line}" for line in told)]

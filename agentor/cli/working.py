@@ -166,24 +166,25 @@ def rehearse(target: str, store_path: str | None, as_json: bool) -> None:
 
     Nothing is called and nothing is written. Exit code 1 if the resume of any run would be refused, since a tool that
     it needs is gone, the agent is built with on_change="refuse" and has changed, or its budget meets a model without a
-    price: a gate before a deploy.
+    price; or if workers would leave any alone, since this agent lacks tools that it had: a gate before a deploy.
     """
     with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
         plans = list(_plans(agent))
         held = {plan.run_id: holder_of(agent.store, plan.run_id) for plan in plans}
     refused = [plan for plan in plans if plan.problems]
+    left_alone = [plan for plan in plans if plan.left_alone and not plan.problems]
     if as_json:
         runs = [
             {**plan_as_dict(plan, held[plan.run_id]), "refused": bool(plan.problems)}
             for plan in plans
         ]
-        console.print_json({"ok": not refused, "agent": agent.name, "runs": runs})
+        console.print_json({"ok": not (refused or left_alone), "agent": agent.name, "runs": runs})
     else:
-        _print_plans(plans, refused)
+        _print_plans(plans, refused, left_alone)
         for run_id, holder in held.items():
             if holder is not None:
                 click.echo(running_now(run_id, holder), err=True)
-    if refused:
+    if refused or left_alone:
         click.get_current_context().exit(1)
 
 
@@ -202,7 +203,7 @@ def _plans(agent: Agentor) -> Iterator[Plan]:
             yield Plan(row.run_id, row.status, problems=(error.damage,))
 
 
-def _print_plans(plans: list[Plan], refused: list[Plan]) -> None:
+def _print_plans(plans: list[Plan], refused: list[Plan], left_alone: list[Plan]) -> None:
     if plans:
         rows: list[list[str | Text]] = [
             [one_line(p.run_id, 128), console.status_text(p.status or "unfinished"), in_short(p)]
@@ -212,10 +213,13 @@ def _print_plans(plans: list[Plan], refused: list[Plan]) -> None:
     for plan in refused:
         for problem in plan.problems:
             click.echo(one_line(f"run {plan.run_id}: {problem}", 1000))
+    for plan in left_alone:
+        click.echo(one_line(f"run {plan.run_id}: workers leave it alone: {plan.left_alone}", 1000))
     for changes, count in Counter(plan.changes for plan in plans if plan.changes).items():
         click.echo(f"\nThe agent has changed since {_count(count, 'run')} began:")
         click.echo(plain(textwrap.indent("\n".join(map(str, changes)), "  ")))
     verdict = f"{len(refused)} would be refused" if refused else "none would be refused"
+    verdict += f", {len(left_alone)} left alone by workers" if left_alone else ""
     click.echo(f"{_count(len(plans), 'run')} rehearsed: {verdict}.")
 
 

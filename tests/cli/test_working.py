@@ -156,7 +156,7 @@ def test_a_run_that_this_code_cannot_resume_is_told_once_and_left_alone(
     result = program(*words)
     (step,) = lines(result)
     assert step["outcome"] == "refused"
-    assert "needs the tool 'refund'" in step["error"]
+    assert "it has been working with tools that this agent does not have (refund)" in step["error"]
     assert result.exit_code == 1
     assert count_events(store_path) == before
 
@@ -226,6 +226,21 @@ def test_rehearse_finds_the_tool_that_is_gone(program: Program, waiting: str) ->
     assert "The agent has changed since 1 run began:\n  tool refund was removed" in result.stdout
     assert "2 runs rehearsed: 1 would be refused." in result.stdout
     assert result.exit_code == 1
+
+
+def test_rehearse_tells_which_runs_workers_would_leave_alone_since_a_tool_is_gone(
+    program: Program, store_path: str
+) -> None:
+    program("enqueue", "shop.py:agent", "go", "--id", "queued", "--store", store_path)
+    words = ("rehearse", "shop.py:without", "--store", store_path)
+    result = program(*words)
+    assert "queued  unfinished  ask the model" in result.stdout
+    assert "run queued: workers leave it alone: it has been working with tools" in result.stdout
+    assert "1 run rehearsed: none would be refused, 1 left alone by workers." in result.stdout
+    assert result.exit_code == 1
+    told = read_json(program(*words, "--json"))
+    assert (told["ok"], told["runs"][0]["refused"]) == (False, False)
+    assert "(refund)" in told["runs"][0]["left_alone"]
 
 
 def test_rehearse_lets_a_change_pass_unless_the_agent_refuses_changes(

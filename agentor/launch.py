@@ -267,6 +267,7 @@ class Launch:
             limits={"max_turns": spec.max_turns, "max_tool_failures": spec.max_tool_failures},
             definition=spec.definition,
             defined=None if is_known else spec.defined,
+            nonce=clock.new_nonce() if state is None else None,
             started_at=clock.now(),
         )
 

@@ -130,8 +130,7 @@ def _payments(run_id: str, log: Log, error: str | None) -> Iterator[tuple[str, b
     """The keys of those that have a result in a log, or this error, and whether the run asked for them itself; else its
     parent did, and may pay what is refused here."""
     for name in sorted(PAYMENTS):
-        for seq, position, origin in log.results(name, error):
-            yield f"{origin or run_id}:{seq}:{position}", origin is None
+        yield from log.results(run_id, name, error)
 
 
 def usage_is_the_sum_of_generations(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
@@ -247,9 +246,9 @@ def money_is_conserved(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
 def effects_come_with_their_results(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """An effect of a transactional tool is in the file if and only if its result is, and once for each result."""
     results = Counter(
-        (run_id, f"{origin or run_id}:{seq}:{position}")
+        (run_id, key)
         for run_id, log in ledger.logs.items()
-        for seq, position, origin in log.results(TRANSFER)
+        for key, _ in log.results(run_id, TRANSFER)
     )
     for call in results | evidence.books.transfers:
         run_id, key = call

@@ -90,9 +90,11 @@ class Log:
         """The log of a fork that has as much of this one."""
         return Log(seq, self.bodies[:seq], self.events[:seq], self.states[: seq + 1])
 
-    def results(self, name: str, error: str | None = None) -> Iterator[tuple[int, int, str | None]]:
+    def results(
+        self, run_id: str, name: str, error: str | None = None
+    ) -> Iterator[tuple[str, bool]]:
         """Calls of a tool that have a result here and no error (or this one), those shared with the parent left out: the
-        seq of the generation that asked, the position in its batch, and the run it was asked in if that is another one."""
+        idempotency key, and whether they were asked for in this run, `run_id`."""
         for state, event in zip(
             self.states[self.inherited :], self.events[self.inherited :], strict=False
         ):
@@ -100,7 +102,7 @@ class Log:
                 batch = state.batch
                 assert batch is not None
                 call = next(each for each in batch.calls if each.call_id == event.call_id)
-                yield batch.seq, call.position, batch.origin
+                yield batch.key_of(run_id, call), batch.origin is None
 
 
 class Ledger:

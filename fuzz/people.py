@@ -56,7 +56,7 @@ def questions(world: World, run_id: str) -> list[Question]:
             call.call_id,
             call.name,
             batch.seq,
-            f"{batch.origin or run_id}:{batch.seq}:{call.position}",
+            batch.key_of(run_id, call),
             batch.approvals[call.position].seq,
             batch.may_have_started(call),
             batch.origin is not None,

@@ -48,7 +48,7 @@ def recorded(log: Sequence[Event], run_id: str) -> Iterator[Recorded]:
 
 def _recorded(batch: Batch, call: Call, run_id: str, error: str | None) -> Recorded:
     asked = Asked.of(call.name, batch.edited.get(call.position, call.args))
-    return Recorded(asked, call.call_id, f"{run_id}:{batch.seq}:{call.position}", error)
+    return Recorded(asked, call.call_id, batch.key_of(run_id, call), error)
 
 
 def open_calls(log: Sequence[Event]) -> set[str]:

@@ -62,6 +62,7 @@ class Batch:
     approving: bool = False  # consent to one of its calls was ever asked
     then: tuple[Message, ...] = ()  # what follows in the conversation once the batch has joined it
     origin: str | None = None  # the run it was opened in, if that is not the run it stands in
+    nonce: str | None = None  # of the run it was opened in
 
     @property
     def missing(self) -> tuple[Call, ...]:
@@ -93,6 +94,14 @@ class Batch:
     def args_of(self, call: Call) -> dict[str, Any]:
         """The arguments that a start gives to the tool: the only ones to show, to judge, to hash and to record."""
         return dict(self.edited.get(call.position, call.args))
+
+    def key_of(self, run_id: str, call: Call) -> str:
+        """The call's idempotency key: the same at each start of it, here and in every fork, and of no other call.
+
+        An id alone would not do, since that of a deleted run can be used again, and may be in use in another store.
+        """
+        born = self.origin or run_id
+        return f"{f'{born}.{self.nonce}' if self.nonce else born}:{self.seq}:{call.position}"
 
     def approval_of(self, call: Call) -> str | None:
         approval = self.approvals.get(call.position)
@@ -145,10 +154,16 @@ _BLANK: Final = Batch(0, {}, (), None, None)
 
 
 def opened(
-    seq: int, message: Message, calls: tuple[Call, ...], source: str | None, cut: str | None
+    seq: int,
+    message: Message,
+    calls: tuple[Call, ...],
+    source: str | None,
+    cut: str | None,
+    nonce: str | None = None,
 ) -> Batch:
     """`Batch(...)` at a third of its cost."""
-    return changed(_BLANK, seq=seq, message=message, calls=calls, source=source, cut=cut)
+    fields = {"message": message, "calls": calls, "source": source, "cut": cut, "nonce": nonce}
+    return changed(_BLANK, seq=seq, **fields)
 
 
 @dataclass(frozen=True, slots=True)

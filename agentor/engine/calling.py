@@ -334,7 +334,7 @@ class Calling:
             self._context,
             run_id=self._run_id if self._is_recorded else None,
             call_id=call.call_id,
-            idempotency_key=f"{batch.origin or self._run_id}:{batch.seq}:{call.position}",
+            idempotency_key=batch.key_of(self._run_id, call),
             args=batch.args_of(call),
         )
 

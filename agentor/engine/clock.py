@@ -84,5 +84,10 @@ def new_id() -> str:
     return _clock.new_id()
 
 
+def new_nonce() -> str:
+    """12 hexadecimal digits, enough to tell runs of the same id from each other."""
+    return _clock.new_id()[:12]
+
+
 def uniform() -> float:
     return _clock.random()

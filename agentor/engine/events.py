@@ -140,6 +140,7 @@ class Event:
     rewound: list[str] | None = None  # run_start: call ids of the half-finished batch given up
     settling: list[str] | None = None  # run_start: call ids of the half-finished batch gone on with
     queued: bool | None = None  # run_start: nobody has begun; a worker is to take it
+    nonce: str | None = None  # first run_start, fork: tells the run from any other of the same id
     effect: str | None = None  # tool_call: what the tool says a second start would do
     by: str | None = None  # approval: who decided
     reason: str | None = None  # approval: why it is asked for, or was refused

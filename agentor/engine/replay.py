@@ -75,6 +75,7 @@ class RunState:
     started_at: float | None = None
     ended_at: float | None = None
     forked_from: str | None = None
+    nonce: str | None = None  # tells the run from any other of the same id; None in older logs
     definition: str | None = None  # digest of the one the last segment ran with
     definitions: frozenset[str] = frozenset()  # digests of those the log holds
     has_start: bool = False
@@ -233,6 +234,7 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         mismatches=0,
         started_at=_first_start(state, event),
         ended_at=None,
+        nonce=state.nonce if state.has_start else event.nonce,
         definition=event.definition,
         definitions=state.definitions | {event.definition}
         if event.defined is not None and event.definition is not None
@@ -256,7 +258,7 @@ def _first_start(state: RunState, event: Event) -> float | None:
 def _fork(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch.forked(event.forked_from, seq) if state.batch is not None else None
     branch = changed(state, attempts=0, attempting=False)  # those were at the parent
-    return changed(branch, seq=seq, forked_from=event.forked_from, batch=batch)
+    return changed(branch, seq=seq, forked_from=event.forked_from, nonce=event.nonce, batch=batch)
 
 
 def _approval(state: RunState, event: Event, seq: int) -> RunState:
@@ -287,7 +289,7 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
     cut = event.finish_reason if event.finish_reason in CUT_REASONS else None
     batch = None
     if calls:
-        batch = opened(seq, assistant_message(event, calls), calls, event.source, cut)
+        batch = opened(seq, assistant_message(event, calls), calls, event.source, cut, state.nonce)
     state = changed(
         state,
         seq=seq,

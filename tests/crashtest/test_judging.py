@@ -198,7 +198,11 @@ def test_a_transactional_call_given_up_is_harmed_if_its_result_was_committed(
 
 def test_a_result_of_a_call_that_no_process_has_started_is_found() -> None:
     """Only a reconcile can give one: it says that the call has happened, and nobody will make it any more."""
-    weather = {"key": "r:2:0", "args": '{"city":"London"}'}, {"key": "r:5:0", "args": "{}"}
+    born = f"r.{LOG[0].nonce}"
+    weather = (
+        {"key": f"{born}:2:0", "args": '{"city":"London"}'},
+        {"key": f"{born}:5:0", "args": "{}"},
+    )
     marks = tuple(mark("start", **facts) for facts in weather)
     reference = Reference(Evidence(LOG, marks, [WELL], run_id="r"), {"get_weather": "once"}, 60.0)
     assert reference.judge(evidence(marks=marks, run_id="r")).verdict == "safe"
@@ -243,7 +247,7 @@ def test_not_to_know_is_no_failure() -> None:
 def test_a_failure_that_is_gone_is_told_and_held_against_what_was_answered_already(
     under_way: tuple[str, ...], verdict: str
 ) -> None:
-    marks = (mark("start", key=":2:0"), mark("return"))
+    marks = (mark("start", key=f".{LOG[0].nonce}:2:0"), mark("return"))
     first = Evidence(failing("call_1", "OSError: busy"), marks, [WELL])
     reference = Reference(first, {}, 60.0, varying=frozenset({"call_1"}))
     case = reference.judge(evidence(marks=marks, open_calls=frozenset(under_way)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agentor.engine import clock
 from tests.engine.agents import STORES
 
 
@@ -15,3 +16,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     yield store
     if hasattr(store, "close"):
         store.close()
+
+
+@pytest.fixture
+def plain_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs without a nonce, as older logs have them: an idempotency key is then known before its run begins."""
+    monkeypatch.setattr(clock, "new_nonce", lambda: None)

@@ -162,6 +162,7 @@ def test_when_nobody_knows_the_model_is_told_so(verdict: Any) -> None:
     assert replay(result.events).failures == {}
 
 
+@pytest.mark.usefixtures("plain_keys")
 def test_reconcile_is_given_the_call_and_may_be_async() -> None:
     seen: list[RunContext] = []
 
@@ -189,6 +190,7 @@ def test_reconcile_is_given_the_call_and_may_be_async() -> None:
     assert seen[0].call_id == "call_1"
 
 
+@pytest.mark.usefixtures("plain_keys")
 def test_a_second_start_has_the_key_of_the_first() -> None:
     keys = set()
     for log in (whole_log("idempotent", "idempotent")[:4], in_doubt("idempotent", "idempotent")):
@@ -198,6 +200,7 @@ def test_a_second_start_has_the_key_of_the_first() -> None:
     assert keys == {"r:2:1"}
 
 
+@pytest.mark.usefixtures("plain_keys")
 def test_a_fork_of_a_call_in_doubt_starts_it_with_its_parents_key() -> None:
     store = MemoryStore()
     store.append_many("r", in_doubt("idempotent", "idempotent"))

@@ -23,6 +23,8 @@ from agentor.engine.store import fork_run
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ThreeMethods
 
+pytestmark = pytest.mark.usefixtures("plain_keys")
+
 SCRIPT = [calls(("pay", {"n": 1}), ("pay", {"n": 2})), says("done")]
 ALONE = [calls(("pay", {"n": 1})), says("done")]
 

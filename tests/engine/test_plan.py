@@ -182,6 +182,7 @@ def test_a_run_of_a_model_without_a_price_that_has_nothing_left_to_ask_is_ended(
     assert pricing.resume("r").status == "completed"
 
 
+@pytest.mark.usefixtures("plain_keys")
 def test_a_plan_asks_the_predicate_what_the_resume_asks_it(store: Any) -> None:
     seen = []
 

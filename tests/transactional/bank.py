@@ -97,8 +97,9 @@ def audit(store: SQLiteStore) -> int:
 def done(run_id: str, log: list[Event]) -> list[str]:
     """The keys of the transfers that a log says were made."""
     assert verify(log) == []
+    born = f"{run_id}.{log[0].nonce}"
     asked = {
-        event.call_id: f"{run_id}:{generation.seq}:{position}"
+        event.call_id: f"{born}:{generation.seq}:{position}"
         for generation in log
         if generation.type == "generation"
         for position, event in enumerate(e for e in log if _follows(e, generation, log))

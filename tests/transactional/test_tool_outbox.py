@@ -50,7 +50,8 @@ def test_letters_are_delivered_in_order_with_the_keys_of_their_call(store: SQLit
     agent, receiver = sender(store, "ada", "bob", "cy"), Receiver()
     result = agent.run("go", run_id="run")
     assert agent.deliver(receiver) == 3
-    keys = ["run:2:0", "run:2:0#2", "run:2:0#3"]
+    key = f"run.{result.events[0].nonce}:2:0"
+    keys = [key, f"{key}#2", f"{key}#3"]
     assert receiver.got == [
         ("mail", to, key) for to, key in zip(("ada", "bob", "cy"), keys, strict=True)
     ]
@@ -66,9 +67,9 @@ async def test_a_handler_may_be_async(store: SQLiteStore) -> None:
         got.append(key)
 
     agent = sender(store, "ada")
-    await agent.arun("go", run_id="run")
+    result = await agent.arun("go", run_id="run")
     assert await agent.adeliver(handler) == 1
-    assert got == ["run:2:0"]
+    assert got == [f"run.{result.events[0].nonce}:2:0"]
 
 
 def test_a_letter_that_fails_is_tried_again_later_and_later_under_the_same_key(

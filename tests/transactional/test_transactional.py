@@ -391,7 +391,7 @@ async def test_a_cancelled_run_takes_back_what_its_tool_was_writing(
     may_end.set()
     assert types(store.load("run"))[-1] == "tool_call"
     assert notes(path) == []
-    result = await agent(store, tool(write)).aresume("run")
+    result = await agent(store, tool(write)).aresume("run", wait=True)  # till its thread has ended
     assert (result.status, notes(path)) == ("completed", ["a"])
 
 

@@ -34,7 +34,8 @@ def fork_run(store: Store, run_id: str, fork_id: str | None = None, at: int | No
 
 def _fork_event(run_id: str, at: int | None, seq: int | None = None) -> Event:
     now = clock.now()
-    return Event(FORK, forked_from=run_id, forked_at=at, started_at=now, ended_at=now, seq=seq)
+    fork = Event(FORK, forked_from=run_id, forked_at=at, started_at=now, ended_at=now, seq=seq)
+    return fork.with_(nonce=clock.new_nonce())
 
 
 def _fork_in_steps(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import keyword
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from agentor import __version__
+from agentor.cli.ending import in_good_order
 from agentor.cli.options import forgive_the_terminal
 
 # Each verb's module is loaded when it is asked for: listing runs should not pay for what resuming needs.
@@ -38,6 +39,18 @@ _VERBS: Final = {
 
 
 class _Verbs(click.Group):
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # prints --help, too
+        try:
+            with in_good_order():
+                return super().make_context(*args, **kwargs)
+        except click.NoSuchOption as error:
+            told = f"{error.format_message()} Options follow the verb: agentor runs --store PATH."
+            raise click.UsageError(told, error.ctx) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with in_good_order():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
 
@@ -56,6 +69,6 @@ def main() -> None:
     """Durable agent runs: look at them, check them, go on with them, branch them off.
 
     Runs are read from --store, else from AGENTOR_STORE, else from runs.db in the current directory.
-    Exit codes: 0 all is well, 1 it failed or damage was found, 2 wrong usage.
+    Options follow the verb. Exit codes: 0 all is well, 1 it failed or damage was found, 2 wrong usage.
     """
     forgive_the_terminal()

@@ -40,7 +40,12 @@ _Item = TypeVar("_Item")
 def console() -> Console:
     """For standard output. A pipe gets lines as long as they are: a reader of ours may be grep."""
     width = None if sys.stdout.isatty() else 10_000
-    return Console(width=width, markup=False, highlight=False, emoji=False)
+    return _Output(width=width, markup=False, highlight=False, emoji=False)
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # for whoever ends the program
 
 
 def print_json(value: Any) -> None:

@@ -17,12 +17,11 @@ from rich.progress import Progress
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
-from agentor.cli.stores import DEFAULT_STORE, existing_store
-from agentor.engine.store.protocol import Closes, Store
+from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
+from agentor.engine.store.protocol import Store
 from agentor.errors import ConfigError
 from agentor.export.jsonl import Imported, OnConflict, export_runs, import_runs, log_files
 from agentor.export.reading import Problem
-from agentor.inputs import open_store
 
 
 @runtime_checkable
@@ -121,13 +120,8 @@ def import_(
     the beginning is there is completed. Exit code 1 if a file was damaged; the others are imported.
     """
     files = log_files(paths)
-    store = open_store(store_path or DEFAULT_STORE)
-    assert store is not None
-    try:
+    with made_store(store_path or DEFAULT_STORE) as store:
         done = import_runs(store, files, on_conflict, progress=console.with_progress)
-    finally:
-        if isinstance(store, Closes):
-            store.close()
     for each in done.changed:
         click.echo(one_line(f"run {each.run_id}: {each.problem}", 1000), err=True)
     _tell(_counts(done), _story(done), done.damaged, as_json)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from agentor.engine.store.protocol import Closes, Store
 from agentor.errors import ConfigError, StoreError
@@ -23,15 +22,23 @@ def existing_store(path: str | None) -> Iterator[Store]:
         raise ConfigError(
             f"there is no store at {path!r}; name one with --store PATH, or set AGENTOR_STORE"
         )
-    if Path(path).is_file() and not _holds_runs(path):
+    if os.path.isfile(path) and not _holds_runs(path):
         raise ConfigError(f"{path!r} holds no runs; name another store with --store PATH")
-    with made_store(path) as store:
+    with _opened(path) as store:
         yield store
 
 
 @contextlib.contextmanager
 def made_store(path: str) -> Iterator[Store]:
-    """The store at `path`, made if it is not there, closed afterwards."""
+    """The store at `path`, made if it is not there, closed afterwards. `ConfigError` if it is a file, but no database."""
+    if os.path.isfile(path):
+        _holds_runs(path)
+    with _opened(path) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Store]:
     store = open_store(path)
     assert store is not None
     try:

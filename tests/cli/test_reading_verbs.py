@@ -222,14 +222,19 @@ def test_a_missing_store_is_an_error_and_is_not_created(
     assert sorted(place.rglob("*")) == before
 
 
-@pytest.mark.parametrize("words", VERBS)
-def test_a_file_that_is_no_database_is_an_error(
+@pytest.mark.parametrize(
+    "words", [*VERBS, ("import", "log.jsonl"), ("rehearse", "app.py:agent")], ids=" ".join
+)
+def test_a_file_that_is_no_database_is_wrong_usage_as_a_missing_store_is(
     program: Program, place: Path, words: tuple[str, ...]
 ) -> None:
-    (place / "notes.txt").write_text("not a database, just a long enough text " * 50)
+    text = "not a database, just a long enough text " * 50
+    (place / "notes.txt").write_text(text)
+    (place / "log.jsonl").write_text("")
     result = program(*words, "--store", "notes.txt")
     assert "no SQLite database" in result.stderr
-    assert result.exit_code == 1
+    assert result.exit_code == 2
+    assert (place / "notes.txt").read_text() == text
 
 
 @pytest.mark.parametrize("words", VERBS)

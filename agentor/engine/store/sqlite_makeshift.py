@@ -25,7 +25,7 @@ from agentor.engine.store.sqlite_file import (
     store_errors,
     version_of,
 )
-from agentor.errors import StoreError
+from agentor.errors import ConfigError, StoreError
 
 _FULL = "the disk is full, so that nothing is saved: what is there can be read; make space and try again"
 _FROZEN = (
@@ -60,12 +60,14 @@ def makeshift(settings: Settings, error: StoreError) -> Makeshift | None:
 
 
 def holds_runs(path: str) -> bool:
-    """Whether the file has our tables already, without changing it. `StoreError` if it is no database."""
+    """Whether the file has our tables already, without changing it. `ConfigError` if it is no database."""
     settings = Settings.checked(path, 10.0, "FULL", None)
     try:
         with store_errors(path):
             return _version(settings, _shared) > 0
     except StoreError as error:
+        if isinstance(error.__cause__, apsw.NotADBError):
+            raise ConfigError(str(error)) from error
         if makeshift(settings, error) is None:
             raise
         return True

@@ -1,0 +1,54 @@
+"""How the program ends when nobody reads what it prints any more, or when Ctrl-C comes before a verb has begun.
+
+Python ignores SIGPIPE, and so must we: a worker's connection that breaks is no reason to die. What is left to do is
+to end as programs do that the signal has ended: at once, without a word, and with 141.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from click.exceptions import Exit
+
+from agentor.cli.options import Interrupted
+
+NOBODY_READS = 141  # what shells say of a program that SIGPIPE ended
+
+
+@contextlib.contextmanager
+def in_good_order() -> Iterator[None]:
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # or the interpreter would complain of it at its end
+    except BrokenPipeError as error:
+        if not _nobody_reads(sys.stdout):
+            raise
+        _to_nowhere(sys.stdout)
+        raise Exit(NOBODY_READS) from error
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted(interrupt) from interrupt
+
+
+def _nobody_reads(stream: TextIO) -> bool:
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (OSError, ValueError, AttributeError):  # no file of the system, or a system without poll
+        return False
+
+
+def _to_nowhere(stream: TextIO) -> None:
+    """What is still in its buffer is written at the end of the process, and would fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, stream.fileno())
+    finally:
+        os.close(nowhere)

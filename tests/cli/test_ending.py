@@ -1,0 +1,86 @@
+"""How the program ends when its reader goes away, when Ctrl-C comes early, and when options come before the verb."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from stored_runs import BODIES, Program, write
+
+MANY = 400  # runs: more text than a pipe holds
+READING = [
+    ("runs", "--limit", "10000"),
+    ("runs", "--json"),
+    ("tail", "--after", "0", "--timeout", "0"),
+    ("tail", "--after", "0", "--timeout", "0", "--json"),
+    ("show", "r1"),
+    ("show", "r1", "--events"),
+    ("show", "r1", "--json"),
+    ("verify", "--json"),
+    ("rehearse", "app.py:agent", "--json"),
+    ("runs", "--help"),
+    ("--help",),
+    ("--version",),
+]
+
+
+@pytest.fixture
+def many(place: Path) -> Path:
+    write("runs.db", "r1", [BODIES[0], *({"type": "message", "text": "x" * 500},) * 1000])
+    for number in range(2, MANY):
+        write("runs.db", f"r{number}", BODIES)
+    return place
+
+
+def piped(words: Sequence[str], lines: int) -> tuple[int, str]:
+    """The exit code and the standard error of a program whose reader goes away after so many lines."""
+    command = [sys.executable, "-m", "agentor", *words]
+    # Unbuffered, Python itself takes a half-written text for a written one.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        process.stdout.close()
+        return process.wait(60), process.stderr.read()
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_a_reader_that_goes_away_at_once_ends_it_quietly(many: Path, words: Sequence[str]) -> None:
+    assert piped(words, 0) == (141, "")
+
+
+@pytest.mark.parametrize("words", READING[:7], ids=" ".join)
+def test_a_reader_that_has_read_enough_ends_it_quietly(many: Path, words: Sequence[str]) -> None:
+    assert piped(words, 1) == (141, "")
+
+
+def test_a_connection_that_breaks_is_another_error(
+    program: Program, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise BrokenPipeError("the provider has hung up")
+
+    monkeypatch.setattr("agentor.cli.going_on.tell", broken)
+    with pytest.raises(BrokenPipeError, match="hung up"):
+        program("resume", "app.py:agent", "finished", "--store", stored)
+
+
+def test_ctrl_c_before_the_verb_has_begun_is_an_interrupt_as_later(
+    program: Program, place: Path
+) -> None:
+    (place / "app.py").write_text("raise KeyboardInterrupt")
+    result = program("resume", "app.py:agent", "killed")
+    assert (result.exit_code, result.stderr) == (130, "Error: Interrupted\n")
+
+
+def test_an_option_before_the_verb_is_told_where_it_belongs(program: Program) -> None:
+    result = program("--store", "runs.db", "runs")
+    assert result.exit_code == 2
+    assert "Options follow the verb: agentor runs --store PATH." in result.stderr

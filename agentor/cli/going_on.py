@@ -9,6 +9,8 @@ from collections.abc import Callable
 import click
 from rich.console import Console
 
+from agentor import blocking
+from agentor.agent import Agentor
 from agentor.cli import console
 from agentor.cli.apart import output_of_ours
 from agentor.cli.holding import holder_of, plan_as_dict, running_now
@@ -16,10 +18,13 @@ from agentor.cli.loading import agent_argument, agent_store_option, agent_with_s
 from agentor.cli.options import Interrupted, Verb, debug_option, json_option, told
 from agentor.cli.outcome import tell, tell_where_it_branched
 from agentor.cli.plain import one_line, plain
-from agentor.engine.events import RunResult
+from agentor.engine.batch import DECLARED
+from agentor.engine.effects import stricter
+from agentor.engine.events import TOOL_CALL, RunResult
 from agentor.engine.store.protocol import Holder, check_run_id
 from agentor.errors import AgentorError, ConfigError
 from agentor.plan import Plan
+from agentor.recorded import recorded, stored
 
 _max_turns_option = click.option(
     "--max-turns",
@@ -98,11 +103,16 @@ def fork(
     """Branch a new run off an old one, which stays as it is, and print the new run's answer.
 
     With INPUT the new run goes on with it. Without, an unfinished run is finished on the fork, and a finished one is copied.
+
+    A fork is no rehearsal: what its model asks for is started, also what the old run has done already, so one payment
+    may become two. Which of the agent's tools have declared effects is told before. For a harmless what-if let APP name an agent
+    with other tools, called otherwise, so that no worker takes its runs.
     """
     check_run_id(run_id)
     if fork_id is not None:
         check_run_id(fork_id)
     with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
+        _tell_what_acts(agent, run_id, copies=text is None and at is None)
         result = _watched(
             f"forking {run_id}",
             lambda: agent.fork(run_id, text, fork_id=fork_id, at=at, max_turns=max_turns),
@@ -110,6 +120,23 @@ def fork(
         )
     tell_where_it_branched(result, at)
     tell(result, as_json, agent.store, target)
+
+
+def _tell_what_acts(agent: Agentor, run_id: str, copies: bool) -> None:
+    """The tools that the fork may start without asking anybody, as they declare themselves or as the log has them."""
+    state, events = blocking.wait_for(lambda: recorded(stored(agent.store), run_id))
+    if copies and state.is_complete:
+        return
+    declared = {tool.name: tool.effect for tool in agent.tools.values()}
+    before = {event.name: event.effect for event in events if event.type == TOOL_CALL}
+    acting = [
+        f"{name} ({stricter(declared[name], before.get(name))})"
+        for name, tool in agent.tools.items()
+        if tool.needs_approval is not True and DECLARED & {declared[name], before.get(name)}
+    ]
+    if acting:
+        told = f"The fork starts tools for real, also for what its parent has done already: {', '.join(acting)}."
+        click.echo(one_line(told, 500), err=True)
 
 
 def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult:

@@ -167,3 +167,59 @@ def test_an_app_that_raises_is_exit_code_1(program: Program, stored: str, place:
     result = program("resume", "broken.py:agent", "killed", "--store", stored)
     assert result.stderr.startswith("Error: broken.py raised ZeroDivisionError")
     assert result.exit_code == 1
+
+
+PAYER = """
+from agentor import Agentor, function_tool
+from agentor.testing import ScriptedModel, calls, says
+
+paid = []
+
+def act(amount: int = 40) -> str:
+    "Act."
+    paid.append(amount)
+    return f"paid {amount}"
+
+def agent_of(*tools):
+    model = ScriptedModel([calls(("pay", {})), says("Paid.")])
+    return Agentor("Payer", model=model, tools=tools)
+
+pay = function_tool(name_override="pay", effect="once")(act)
+asked = function_tool(name_override="asked", effect="once", needs_approval=True)(act)
+look = function_tool(name_override="look", effect="read")(act)
+agent = agent_of(pay, asked, look)
+undeclared = agent_of(function_tool(name_override="pay")(act), look)
+harmless = agent_of(look)
+asking = agent_of(function_tool(name_override="pay", effect="once", needs_approval=True)(act))
+"""
+ACTS = "The fork starts tools for real, also for what its parent has done already: pay (once)."
+
+
+@pytest.mark.parametrize(
+    ("target", "is_told"),
+    [("agent", True), ("undeclared", True), ("harmless", False), ("asking", False)],
+)
+def test_a_fork_tells_beforehand_which_tools_with_an_effect_it_may_start(
+    program: Program, place: Path, target: str, is_told: bool
+) -> None:
+    (place / "payer.py").write_text(PAYER)
+    call = {"id": "c1", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
+    bodies = [
+        {"type": "run_start", "agent": "Payer", "messages": [{"role": "user", "content": "Pay."}]},
+        {"type": "generation", "calls": [call], "turn": 1},
+        {"type": "tool_call", "name": "pay", "call_id": "c1", "args": {}, "effect": "once"},
+        {"type": "tool_result", "name": "pay", "call_id": "c1", "result": "paid 40", "turn": 1},
+        {"type": "generation", "text": "Paid.", "turn": 2},
+        {"type": "message", "text": "Paid.", "turn": 2},
+        {"type": "run_end", "status": "completed", "text": "Paid."},
+    ]
+    write("runs.db", "paid", bodies)
+    went_on = program("fork", f"payer.py:{target}", "paid", "And once more?")
+    assert (ACTS in went_on.stderr) == is_told
+    assert ("starts tools" in went_on.stderr) == is_told
+    copied = program("fork", f"payer.py:{target}", "paid")
+    assert "starts tools" not in copied.stderr
+    assert copied.exit_code == 0
+    missing = program("fork", f"payer.py:{target}", "nobody", "And?")
+    assert "nobody" in missing.stderr
+    assert missing.exit_code == 1

@@ -22,7 +22,7 @@ def built(store: Any, tools: str, instructions: str = "Be kind.", **settings: An
 
         return function_tool(name_override=name, description_override=name)(act)
 
-    model = ScriptedModel.by_turn([says("done")])
+    model = ScriptedModel.by_turn([says("done"), says("done again")])
     return Agentor(
         "Support",
         instructions,
@@ -97,3 +97,20 @@ def newer_segment(agent: Agentor) -> list[Any]:
     scratch.append_many("r", log)
     opened = built(scratch, "a").resume("r").events[len(log) :]
     return opened[:1]
+
+
+@pytest.mark.parametrize("name", ["What if", "Support"])
+def test_a_failed_fork_is_finished_by_the_workers_of_the_name_it_was_made_under(
+    store: Any, name: str
+) -> None:
+    real = built(store, "a")
+    real.run("go", run_id="parent")
+    broken = Agentor(name, model=ScriptedModel([]), store=store, on_change="adopt")
+    with pytest.raises(AssertionError, match="script"):
+        broken.fork("parent", "and then?", fork_id="fork")
+    before = store.load("fork")
+    assert before[-1].status == "failed"
+    report = real.work(until_idle=True, poll_s=0.01, backoff_s=0.0)
+    assert report.finished == ({"fork": "completed"} if name == "Support" else {})
+    assert report.failed == report.parked == {}
+    assert (store.load("fork") == before) == (name == "What if")

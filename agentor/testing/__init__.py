@@ -5,6 +5,7 @@
     says, calls      what the model is to answer, for both
     check_request    every breach in a chat-completions request, in words
     crashtest        kills an agent at every commit, resumes it, and says what is not as it was
+    StoreContract    the tests that every store has to pass, your own included
 
 Names are loaded when they are used, so a test that needs one of them does not pay for all.
 """
@@ -12,6 +13,7 @@ Names are loaded when they are used, so a test that needs one of them does not p
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from agentor.testing.replies import Ending, Gate, Reply, error, json_reply, sse
     from agentor.testing.scripted import ScriptedModel, ScriptedRequest
     from agentor.testing.server import FakeServer
+    from agentor.testing.store_contract import StoreContract
 
 _NAMES_BY_MODULE = {
     "answers": ("Answer", "calls", "says"),
@@ -34,6 +37,7 @@ _NAMES_BY_MODULE = {
     "replies": ("Ending", "Gate", "Reply", "error", "json_reply", "sse"),
     "scripted": ("ScriptedModel", "ScriptedRequest"),
     "server": ("FakeServer",),
+    "store_contract": ("StoreContract",),
 }
 _HOMES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
@@ -47,6 +51,7 @@ __all__ = [
     "Request",
     "ScriptedModel",
     "ScriptedRequest",
+    "StoreContract",
     "calls",
     "check_messages",
     "check_request",
@@ -59,6 +64,16 @@ __all__ = [
     "says",
     "sse",
 ]
+
+_WITH_ASSERTS = (
+    "store_contract",
+    "contract",
+    *(f"contract_{part}" for part in ("deleting", "offers", "tailing")),
+)
+if (
+    "pytest" in sys.modules
+):  # before any of them is loaded: else a failing assert would not show its values
+    sys.modules["pytest"].register_assert_rewrite(*(f"{__name__}.{name}" for name in _WITH_ASSERTS))
 
 
 def __getattr__(name: str) -> Any:

@@ -22,6 +22,7 @@ class Contract:
 
     is_persistent = True
     refuses_conflicts = True
+    checks_values = True
     checks_run_ids = True
 
     def make_store(self, place: Path) -> Store:
@@ -38,6 +39,10 @@ class Contract:
     def _needs_conflicts(self) -> None:
         if not self.refuses_conflicts:
             pytest.skip("does not check the seq of an event")
+
+    def _needs_values(self) -> None:
+        if not self.checks_values:
+            pytest.skip("relies on agentor to check values")
 
 
 def start(**fields: Any) -> Event:

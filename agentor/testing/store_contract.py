@@ -1,17 +1,24 @@
 """What every store must do, as a test suite to inherit from: for the bundled stores, and for your own.
 
-    from agentor.testing.store_contract import StoreContract
+    from agentor.testing import StoreContract
 
     class TestMyStore(StoreContract):
         def make_store(self, place):          # place: an empty directory of this test's own
             return MyStore(place / "events")
 
 pytest finds the tests through the subclass. What a store need not offer (several events in one commit, forks,
-leases) is tested when it is there, and skipped when not. Three attributes say what yours does not promise:
+leases) is tested when it is there, and skipped when not. Four attributes say what yours does not promise, each
+of which skips the tests of just that:
 
     is_persistent = False       # a second store made from the same place does not see the runs of the first
-    refuses_conflicts = False   # append does not check the seq of an event: two workers can mix their events
+    refuses_conflicts = False   # append does not check the seq of an event, nor give one to an event that has none:
+                                # two workers can mix their events
+    checks_values = False       # the store relies on agentor to keep out lone surrogates and what is nested too deeply
+                                # to be read again, which it does in all that it records itself
     checks_run_ids = False      # the store relies on agentor to check ids, which it does at every entry
+
+`agentor.engine.store.bodies_after(run_id, last_seq, events)` gives a store the texts to write, and with them the second
+and the third promise. A body is one line to `str.split("\n")`, and perhaps several to `str.splitlines()`: U+2028 is not escaped.
 """
 
 from __future__ import annotations
@@ -91,6 +98,12 @@ class StoreContract(OffersContract, DeletingContract, TailingContract):
         text = "é\n" * 300_000
         store.append("run", said(text, seq=1))
         assert texts(store.load("run")) == [text]
+
+    def test_what_some_take_for_the_end_of_a_line_is_text(self, store: Store) -> None:
+        text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\x1dh\x1ei\r\nj\rk"
+        store.append("run", start(seq=1))
+        store.append("run", said(text, seq=2))
+        assert texts(store.load("run")) == [None, text]
 
     def test_runs_do_not_mix(self, store: Store) -> None:
         for seq in (1, 2, 3):
@@ -175,7 +188,6 @@ class StoreContract(OffersContract, DeletingContract, TailingContract):
 
     @pytest.mark.parametrize("value", [float("nan"), {1, 2}, b"bytes", object()])
     def test_what_is_no_json_is_refused_and_changes_nothing(self, store: Store, value: Any) -> None:
-        self._needs_conflicts()
         store.append("run", start(seq=1))
         with pytest.raises((ValueError, TypeError)):
             store.append("run", Event("tool_call", args={"value": value}, seq=2))
@@ -184,24 +196,25 @@ class StoreContract(OffersContract, DeletingContract, TailingContract):
 
     @pytest.mark.parametrize("levels", [900, 5000])
     def test_what_could_never_be_loaded_again_is_refused(self, store: Store, levels: int) -> None:
-        self._needs_conflicts()
+        self._needs_values()
         deep: dict[str, Any] = {}
         for _ in range(levels):
             deep = {"in": deep}
-        store.append("run", start())
+        store.append("run", start(seq=1))
         with pytest.raises((ValueError, TypeError)):
-            store.append("run", Event("x", args=deep))
+            store.append("run", Event("x", args=deep, seq=2))
         assert len(store.load("run")) == 1
 
     def test_odd_texts_and_numbers_of_the_fields_that_lists_show_are_no_obstacle(
         self, store: Store
     ) -> None:
-        self._needs_conflicts()
-        store.append("run", Event("run_start", agent="\ud800", started_at=1e300))
-        store.append("run", Event("fork", forked_from="\udfff", forked_at=2**70))
-        store.append("run", Event("\ud800", text="of no known type"))
+        self._needs_values()
+        store.append("run", Event("run_start", agent="\ud800", started_at=1e300, seq=1))
+        store.append("run", Event("fork", forked_from="\udfff", forked_at=2**70, seq=2))
+        store.append("run", Event("\ud800", text="of no known type", seq=3))
         store.append(
-            "run", Event("run_end", status="failed", error="\ud83d", ended_at=float(2**90))
+            "run",
+            Event("run_end", status="failed", error="\ud83d", ended_at=float(2**90), seq=4),
         )
         assert [event.type for event in store.load("run")] == [
             *("run_start", "fork", "\ufffd", "run_end"),
@@ -209,7 +222,7 @@ class StoreContract(OffersContract, DeletingContract, TailingContract):
         assert store.list_runs() == ["run"]
 
     def test_a_lone_surrogate_is_stored_as_the_replacement_character(self, store: Store) -> None:
-        self._needs_conflicts()
+        self._needs_values()
         store.append("run", said("a\ud800b", seq=1))
         assert texts(store.load("run")) == ["a\ufffdb"]
 

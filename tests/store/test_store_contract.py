@@ -45,6 +45,7 @@ class ThreeMethods:
 class TestThreeMethods(StoreContract):
     is_persistent = False
     refuses_conflicts = False
+    checks_values = False
     checks_run_ids = False
 
     def make_store(self, place: Path) -> Store:

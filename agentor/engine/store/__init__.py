@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentor.engine.store.file import FileStore
 from agentor.engine.store.forking import fork_run
 from agentor.engine.store.memory import MemoryStore
+from agentor.engine.store.numbering import bodies_after
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease, Store, check_run_id, new_run_id
 
@@ -24,6 +25,7 @@ __all__ = [
     "MemoryStore",
     "SQLiteStore",
     "Store",
+    "bodies_after",
     "check_run_id",
     "final_event",
     "fork_run",

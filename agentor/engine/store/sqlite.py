@@ -6,21 +6,17 @@ own and see what is committed. The tables are explained at the head of schema.sq
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Self, TypeVar
+from typing import Self
 
 import apsw
 
 from agentor.engine.events import Event
 from agentor.engine.store import sqlite_backup
 from agentor.engine.store import sqlite_deleting as deleting
-from agentor.engine.store import sqlite_guard as guard
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store import sqlite_log as log
 from agentor.engine.store import sqlite_outbox as outbox
@@ -28,35 +24,21 @@ from agentor.engine.store import sqlite_runs as runs
 from agentor.engine.store import sqlite_signals as signals
 from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice
-from agentor.engine.store.sqlite_file import (
-    Settings,
-    check_sqlite_version,
-    create_private,
-    open_connection,
-    quick_check,
-    refuse_newer,
-    set_up_schema,
-    store_errors,
-)
-from agentor.engine.store.sqlite_makeshift import Makeshift, makeshift
-from agentor.engine.store.sqlite_readers import Readers
+from agentor.engine.store.sqlite_file import Settings, check_sqlite_version
+from agentor.engine.store.sqlite_opened import OpenedFile
 from agentor.engine.store.sqlite_runs import RunRow
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
-from agentor.engine.store.sqlite_watch import Watch
-from agentor.engine.store.sqlite_writer import Writer
 from agentor.engine.store.tailing import Bell, Found, News, Tailing, deleted_meanwhile
-from agentor.engine.store.transacting import Letter
-from agentor.errors import ConfigError, StoreClosedError, StoreError
+from agentor.engine.store.transacting import Letter, WaitingLetter
+from agentor.errors import ConfigError
 
 __all__ = ["RunRow", "SQLiteStore"]
-
-T = TypeVar("T")
 
 _RUNS_PER_STEP = 100
 _EVENTS_PER_LOOK = 500
 
 
-class SQLiteStore(Tailing):
+class SQLiteStore(OpenedFile, Tailing):
     """Runs in one SQLite file, created when it is missing, readable and writable by its owner only.
 
     `lease_ttl_s`: seconds after which a holder that does not renew may be replaced. `busy_timeout_s`: how long a
@@ -85,57 +67,15 @@ class SQLiteStore(Tailing):
         check_sqlite_version()
         if not lease_ttl_s > 0:
             raise ConfigError(f"lease_ttl_s={lease_ttl_s!r}: give a number of seconds above 0")
-        self._settings = Settings.checked(path, busy_timeout_s, synchronous, vfs)
-        self.path = self._settings.path
+        super().__init__(
+            Settings.checked(path, busy_timeout_s, synchronous, vfs),
+            check=check,
+            allow_network_filesystem=allow_network_filesystem,
+        )
         self.lease_ttl_s = lease_ttl_s
         self._tools_read_runs = tools_read_runs
-        self._pid = os.getpid()
-        if not allow_network_filesystem:
-            guard.refuse_network_file_system(self.path)
-        create_private(self.path)
         self._bell = Bell()
         self._places = runs.Places()
-        self._opening = threading.Lock()
-        self._makeshift: Makeshift | None = None  # while it can only be read, and has no writer
-        with guard.opening(self.path) as self._identity:
-            try:
-                self._open(check)
-            except StoreError as error:
-                self._open_for_reading(error, check)
-
-    def _open(self, check: bool) -> None:
-        connection = open_connection(self._settings)
-        try:
-            if check:
-                quick_check(connection, self.path)
-            self._version = set_up_schema(connection, self.path)
-            watch = Watch(connection, self.path, self._identity)
-        except BaseException:
-            connection.close()
-            raise
-        self._writer = Writer(connection, self.path, watch)
-        self._readers = Readers(
-            self.path,
-            partial(open_connection, self._settings, read_only=True),
-            partial(_check_files, watch, self._writer),
-        )
-        self._close_at_end(self._writer)
-
-    def _open_for_reading(self, error: StoreError, check: bool) -> None:
-        found = makeshift(self._settings, error)
-        if found is None:
-            raise error
-        if check:
-            with contextlib.closing(found.connect()) as connection:
-                quick_check(connection, self.path)
-        self._makeshift, self._version = found, found.version
-        self._readers = Readers(self.path, found.connect, found.check, idle_max=0)
-        self._close_at_end(None)
-
-    def _close_at_end(self, writer: Writer | None) -> None:
-        self._finalizer = weakref.finalize(
-            self, _close, writer, self._readers, self._identity, self._pid
-        )
 
     def append(self, run_id: str, event: Event) -> None:
         """Save one event; return when it is on disk."""
@@ -361,53 +301,28 @@ class SQLiteStore(Tailing):
         """How many letters the outbox holds, claimed ones included."""
         return self._read(outbox.left)
 
+    def letters(self, run_id: str | None = None) -> list[WaitingLetter]:
+        """The letters that are not delivered yet, of a run or all, in the order in which they were committed."""
+        return self._read(lambda connection: outbox.waiting(connection, run_id))
+
+    def retry_letter(self, key: str) -> bool:
+        """Let a letter be delivered now; False if there is none of this key, or it is being delivered."""
+        return self._write(lambda connection: outbox.retry(connection, key))
+
+    def drop_letter(self, key: str) -> bool:
+        """Forget a letter as if it had been delivered; False if there is none of this key."""
+        return self._write(lambda connection: outbox.drop(connection, key))
+
     def close(self) -> None:
         """Commit what is waiting and close the file; every later call is a `StoreError`. Closing twice is fine."""
         self._bell.close()
-        if (
-            os.getpid() == self._pid
-        ):  # in a forked child, another thread of the parent may have had the lock
-            with self._opening:
-                self._finalizer()
+        self._close_file()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
-        self._check_writable()
-        return self._writer.submit(operation)
-
-    def _check_writable(self) -> None:
-        self._check_process()
-        if self._makeshift is not None:
-            self._open_again()
-        refuse_newer(self._version, self.path)
-
-    def _open_again(self) -> None:
-        """As it should have been opened, now that something is to be written; or `StoreError`."""
-        with self._opening:
-            if self._makeshift is None:
-                return
-            if self._readers.is_closed:
-                raise StoreClosedError(self.path)
-            finalizer = self._finalizer
-            try:
-                self._open(check=False)
-            except StoreError as error:
-                raise StoreError(f"{self.path}: {self._makeshift.why}") from error
-            finalizer.detach()
-            self._makeshift = None
-
-    def _write(self, operation: Callable[[apsw.Connection], T]) -> T:
-        return self._submit(operation).result()
-
-    def _read(self, query: Callable[[apsw.Connection], T]) -> T:
-        self._check_process()
-        with store_errors(self.path), self._readers.connection() as connection:
-            return query(connection)
 
     def _sweep(self, run_ids: list[str]) -> deleting.Sweep:
         sweep = deleting.Sweep(run_ids)
@@ -442,31 +357,3 @@ class SQLiteStore(Tailing):
             return found
 
         return of_all if run_id is None else partial(of_one, run_id)
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise StoreError(
-                f"{self.path}: this store was opened before os.fork(), in process {self._pid}; "
-                "open a new SQLiteStore in the child"
-            )
-
-
-def _check_files(watch: Watch, writer: Writer) -> None:
-    try:
-        watch.check()
-    except StoreError:
-        writer.submit(_nothing)  # it finds the same, and rescues what it can
-        raise
-
-
-def _nothing(connection: apsw.Connection) -> None:
-    pass
-
-
-def _close(writer: Writer | None, readers: Readers, identity: guard.Identity, pid: int) -> None:
-    """Also run when the store is dropped without `close`, and at the end of the interpreter."""
-    if os.getpid() == pid:
-        readers.close()
-        if writer is not None:
-            writer.close()
-        guard.closed(identity)

@@ -59,6 +59,11 @@ def opening(path: str) -> Iterator[Identity]:
             raise
 
 
+def opening_again() -> contextlib.AbstractContextManager[object]:
+    """Hold while a store that has its file in use already opens it once more."""
+    return _lock
+
+
 def closed(found: Identity) -> None:
     with _lock:
         _in_use[found] -= 1

@@ -23,6 +23,8 @@ from agentor.engine.store.owner import owner_id
         (errors.LeaseHeldError("r", None, None), "another worker has run 'r' (unknown)"),
         (errors.LeaseLostError("r"), "the lease on run 'r' was lost. This worker has stopped"),
         (errors.LeaseLostError("r", "b"), "was lost; it is now held by b. This worker"),
+        (errors.StoreClosedError("runs.db"), "runs.db: this store is closed; open a new one"),
+        (errors.AskedAgainError("r", "c", 7), "asked about again, at seq 7: look at what waits"),
         (errors.StatementError("no table"), "no table"),
         (errors.ModelError("busy", retryable=True), "busy"),
     ],
@@ -47,6 +49,8 @@ def test_errors_carry_their_facts() -> None:
     assert (damage.run_id, damage.seq, damage.reason) == ("r", 3, "a hole")
     for error in (errors.LeaseHeldError("r", "b", 1.0), errors.LeaseLostError("r", "b", 1.0)):
         assert (error.run_id, error.owner, error.expires_at) == ("r", "b", 1.0)
+    again = errors.AskedAgainError("r", "c", 7)
+    assert (again.run_id, again.call_id, again.question) == ("r", "c", 7)
     assert errors.RunNotFoundError("r").run_id == errors.RunExistsError("r").run_id == "r"
     assert errors.StatementError("x").kind == "failed"
     assert errors.StatementError("x", "constraint").kind == "constraint"

@@ -224,3 +224,8 @@ def test_a_value_of_a_kind_of_its_own_becomes_the_plain_one() -> None:
     [(key, value)] = cleaned.items()
     assert (type(cleaned), type(key), type(value)) == (dict, str, str)
     assert type(next(iter(clean({Text("a"): 1})))) is str
+
+
+def test_an_event_whose_extra_is_empty_is_one_without() -> None:
+    assert Event("message", extra={}) == Event("message")
+    assert "extra" not in Event("message", extra={}).__dict__

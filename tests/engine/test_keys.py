@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from agentor import Agentor, MemoryStore, RunContext, function_tool
-from agentor.engine.events import Event
-from agentor.engine.replay import replay
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import types
 
@@ -76,24 +74,3 @@ def test_a_call_has_one_key_however_often_its_run_is_resumed_and_copied(
         again.agent.store.append_many("r", log[:claimed])
         again.agent.resume("r")
         assert again.keys == desk.keys[:1]
-
-
-def test_the_key_of_an_inherited_call_is_that_of_the_run_it_was_opened_in_however_deep() -> None:
-    desk = Desk(MemoryStore())
-    log = desk.agent.run("go", run_id="r").events[:3]
-    state = replay(log)
-    [call], expected = state.batch.calls, desk.keys  # type: ignore[union-attr]
-    for depth in range(1, 4):
-        log.append(
-            Event("fork", forked_from="r" if depth == 1 else f"f{depth - 1}", nonce=f"n{depth}")
-        )
-        batch = replay([e.with_(seq=i) for i, e in enumerate(log, 1)]).batch
-        assert batch is not None
-        assert [batch.key_of(f"f{depth}", call)] == expected
-
-
-def test_a_log_without_nonces_keeps_the_keys_that_it_had() -> None:
-    calls = [{"id": "c", "type": "function", "function": {"name": "pay", "arguments": "{}"}}]
-    batch = replay([Event("run_start", messages=[]), Event("generation", calls=calls)]).batch
-    assert batch is not None
-    assert batch.key_of("r", batch.calls[0]) == "r:2:0"

@@ -204,3 +204,7 @@ def test_every_schema_of_pydantic_takes_what_pydantic_itself_has_written() -> No
     value = {"name": "a", "below": [{"name": "b", "below": []}]}
     written = json.loads(TypeAdapter(Node).dump_json(Node.model_validate(value)))
     assert faults(written, TypeAdapter(Node).json_schema()) == []
+
+
+def test_a_type_that_json_schema_does_not_know_says_nothing() -> None:
+    assert faults({"a": 1}, {"properties": {"a": {"type": "file"}}}) == []

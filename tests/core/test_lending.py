@@ -75,6 +75,22 @@ def test_every_request_is_exact_and_no_kept_list_ever_changes(steps: list[Any]) 
         assert all(now is then for now, then in zip(request, as_it_was, strict=True))
 
 
+@pytest.mark.parametrize("misuse", sorted(MISUSES))
+def test_what_a_model_did_to_its_list_is_not_seen_in_the_next(misuse: str) -> None:
+    lent, transcript = Lending(), Transcript([*said(0), *said(1)])
+    MISUSES[misuse](lent.request(transcript, None))
+    assert lent.request(transcript, None) == [*said(0), *said(1)]
+    longer = transcript.extended(2, said(2))
+    assert lent.request(longer, None) == [*said(0), *said(1), *said(2)]
+
+
+def test_a_view_that_others_have_gone_on_from_is_sent_as_it_is() -> None:
+    lent, transcript = Lending(), Transcript(said(0))
+    lent.request(transcript, None)
+    transcript.extended(1, said(1))
+    assert lent.request(transcript, None) == said(0)
+
+
 @pytest.mark.skipif(not COUNTS_REFERENCES, reason="this Python does not count references so")
 def test_a_list_that_came_back_as_it_was_is_not_filled_again() -> None:
     lent, transcript = Lending(), Transcript(said(0))

@@ -29,6 +29,7 @@ _VERBS: Final = {
     "rehearse": "agentor.cli.working",
     "verify": "agentor.cli.verifying",
     "crashtest": "agentor.cli.crashing",
+    "outbox": "agentor.cli.posting",
     "export": "agentor.cli.moving",
     "import": "agentor.cli.moving",
     "backup": "agentor.cli.moving",

@@ -21,8 +21,10 @@ from agentor.cli.overview import (
     overviews_of,
 )
 from agentor.cli.plain import one_line
+from agentor.cli.posting import undelivered
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import timeline, tokens, what_resume_would_do
+from agentor.cli.wording import counted
 from agentor.engine import clock
 from agentor.engine.events import FORK, Event
 from agentor.engine.replay import replay
@@ -175,6 +177,7 @@ def show(run_id: str, raw: bool, full: bool, store_path: str | None, as_json: bo
     with existing_store(store_path) as store:
         log = _load(store, run_id)
         row = None if raw else attended(store, overview(run_id, log))
+        letters = undelivered(store, run_id)
     if row is None:
         for event in log:
             click.echo(event.to_json())
@@ -182,9 +185,12 @@ def show(run_id: str, raw: bool, full: bool, store_path: str | None, as_json: bo
     resume = _resume(row, log)
     if as_json:
         log_as_dicts = [event.to_dict() for event in log]
-        console.print_json({**row.to_dict(), "resume": resume, "events": log_as_dicts})
+        told = {"resume": resume, "letters": letters, "events": log_as_dicts}
+        console.print_json({**row.to_dict(), **told})
         return
     _print_run(row, log, resume, full)
+    if letters:
+        click.echo(f"outbox    {counted(letters, 'letter')} not delivered yet: agentor outbox")
 
 
 def _resume(row: Overview, log: list[Event]) -> str:

@@ -16,6 +16,10 @@ _ADVICE: Final = (
 )
 
 
+def counted(count: int, one: str) -> str:
+    return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
 def in_words(error: BaseException) -> str:
     """The error and its notes as sentences; the kind of the error only where it is not one of ours."""
     notes = getattr(error, "__notes__", [])

@@ -197,6 +197,9 @@ class FileStore(Tailing):
         self._bell.close()
         self._locks.close()
 
+    def __repr__(self) -> str:
+        return f"FileStore({str(self.directory)!r})"
+
     def __enter__(self) -> Self:
         return self
 

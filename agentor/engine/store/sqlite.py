@@ -29,7 +29,7 @@ from agentor.engine.store.sqlite_opened import OpenedFile
 from agentor.engine.store.sqlite_runs import RunRow
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
 from agentor.engine.store.tailing import Bell, Found, News, Tailing, deleted_meanwhile
-from agentor.engine.store.transacting import Letter
+from agentor.engine.store.transacting import Letter, WaitingLetter
 from agentor.errors import ConfigError
 
 __all__ = ["RunRow", "SQLiteStore"]
@@ -301,10 +301,25 @@ class SQLiteStore(OpenedFile, Tailing):
         """How many letters the outbox holds, claimed ones included."""
         return self._read(outbox.left)
 
+    def letters(self, run_id: str | None = None) -> list[WaitingLetter]:
+        """The letters that are not delivered yet, of a run or all, in the order in which they were committed."""
+        return self._read(lambda connection: outbox.waiting(connection, run_id))
+
+    def retry_letter(self, key: str) -> bool:
+        """Let a letter be delivered now; False if there is none of this key, or it is being delivered."""
+        return self._write(lambda connection: outbox.retry(connection, key))
+
+    def drop_letter(self, key: str) -> bool:
+        """Forget a letter as if it had been delivered; False if there is none of this key."""
+        return self._write(lambda connection: outbox.drop(connection, key))
+
     def close(self) -> None:
         """Commit what is waiting and close the file; every later call is a `StoreError`. Closing twice is fine."""
         self._bell.close()
         self._close_file()
+
+    def __repr__(self) -> str:
+        return f"SQLiteStore({self.path!r})"
 
     def __enter__(self) -> Self:
         return self

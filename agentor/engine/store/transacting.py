@@ -68,6 +68,35 @@ class Letter:
     claim: str
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingLetter:
+    """A letter that has not been delivered yet, as one may look at it. Times are seconds since the epoch."""
+
+    run_id: str
+    key: str
+    kind: str
+    payload: Any
+    put_at: float
+    due_at: float  # of one that is being delivered: when it may be claimed again
+    attempts: int
+    is_claimed: bool  # somebody has begun to deliver it, and has not said how it went
+    error: str | None  # of the last attempt that failed
+
+
+@runtime_checkable
+class ShowsLetters(Protocol):
+    """Lets people see what has not been delivered, and decide about it."""
+
+    def letters(self, run_id: str | None = None) -> list[WaitingLetter]:
+        """Those of a run, or all, in the order in which they were committed."""
+
+    def retry_letter(self, key: str) -> bool:
+        """Let it be delivered now; False if there is no such letter, or somebody is about to deliver it."""
+
+    def drop_letter(self, key: str) -> bool:
+        """Forget it, as if it had been delivered; False if there is no such letter."""
+
+
 @runtime_checkable
 class Posts(Protocol):
     """Keeps letters until they are delivered, and keeps those who deliver them apart."""

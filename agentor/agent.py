@@ -104,7 +104,7 @@ class Agentor(Decisions):
         transaction_limit_s: float | None = None,
         atomic_batches: bool = False,
     ) -> None:
-        self.name = inputs.read_text("name", name)
+        self.name = inputs.read_name(name)
         self.instructions = inputs.read_optional_text("instructions", instructions)
         self.tools = check_tools(tools or [])
         self.store = inputs.open_store(store)

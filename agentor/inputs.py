@@ -113,6 +113,13 @@ def read_text(name: str, value: Any) -> str:
     return strict_json.clean_text(value)
 
 
+def read_name(value: Any) -> str:
+    name = read_text("name", value)
+    if not name.strip():
+        raise ConfigError("name is empty: it is how a worker, and a list of runs, know the agent")
+    return name
+
+
 def read_optional_text(name: str, value: Any) -> str | None:
     return None if value is None else read_text(name, value)
 

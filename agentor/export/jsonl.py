@@ -188,8 +188,9 @@ def _refuse_taken_ids(store: Store, files: Any) -> None:
     ]
     if taken:
         shown = ", ".join(taken[:5]) + (", ..." if len(taken) > 5 else "")
+        of_whom = "belongs to another run" if len(taken) == 1 else "belong to other runs"
         raise StoreError(
-            f"{len(taken)} of the ids belong to other runs in this store ({shown}); nothing was imported. "
+            f"{len(taken)} of the ids {of_whom} in this store ({shown}); nothing was imported. "
             "Import into another store, or skip these runs"
         )
 

@@ -116,7 +116,7 @@ def test_import_tells_how_many_ids_are_taken(
         assert len(store.list_runs()) == (2 if on_conflict == "skip" else 1)
     told = {
         "skip": "1 run imported, 1 left out, since another run has the id (killed).\n",
-        "fail": "1 of the ids belong to other runs in this store (killed); nothing was imported",
+        "fail": "1 of the ids belongs to another run in this store (killed); nothing was imported",
     }
     assert told[on_conflict] in result.output
 

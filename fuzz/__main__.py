@@ -8,6 +8,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 try:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if seed is None:
         fixed = options.smoke or options.canary or options.disk
         seed = SMOKE_SEED if fixed else random.SystemRandom().randrange(1_000_000_000)
-    say: Callable[[str], None] = (lambda text: None) if options.json else print
+    say: Callable[[str], None] = (lambda text: None) if options.json else partial(print, flush=True)
     say(f"seed {seed}")
     started = time.monotonic()
     if options.canary:
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps({"seed": seed, **report, "took_s": round(took_s, 3)}, indent=2))
     say(f"took {took_s:.1f} s")
+    say("all is well" if code == 0 else "NOT well: see above")
     say(f"seed {seed}")
     return code
 
@@ -177,19 +179,19 @@ def _disk(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[int,
     if options.case is not None:
         numbered = [numbered[options.case]]
     if options.at is not None:
-        found = [(case, [disk_cases.visit(case, options.at)]) for _, case in numbered]
+        found = iter([(case, [disk_cases.visit(case, options.at)]) for _, case in numbered])
     else:
-        found = list(campaign.visit_in_parallel([case for _, case in numbered]))
-    failed = []
-    for (number, case), (_, visits) in zip(numbered, found, strict=True):
+        found = campaign.visit_in_parallel([case for _, case in numbered])
+    failed, total = [], 0
+    for (number, case), (_, visits) in zip(numbered, found, strict=True):  # told as they come
+        total += len(visits)
         say(f"  {number:2}  {case}: {len(visits)} calls visited")
         for visit in [each for each in visits if each.breaches]:
             say(f"failed: {visit.breaches[0]}")
             say(f"replay: python -m fuzz --disk --case {number} --at {visit.at}")
             failed.append({"case": str(case), "number": number, "at": visit.at})
-    total = sum(len(visits) for _, visits in found)
-    say(f"cases={len(found)} visits={total} failed={len(failed)}")
-    return (1 if failed else 0), {"cases": len(found), "visits": total, "failed": failed}
+    say(f"cases={len(numbered)} visits={total} failed={len(failed)}")
+    return (1 if failed else 0), {"cases": len(numbered), "visits": total, "failed": failed}
 
 
 def _canaries(seed: int, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:

@@ -43,6 +43,13 @@ def test_the_page_counts_its_canaries() -> None:
     assert f"plants {numbers[len(canaries.ALL)]} faults" in PAGE
 
 
+def test_the_page_names_the_invariants_that_no_canary_rings() -> None:
+    [told] = re.findall(r"These have none: (.*?)\.", PAGE, re.S)
+    rung = {name for canary in canaries.ALL for name in canary.rings}
+    every = {invariant.__name__ for invariant in invariants.ALL}
+    assert set(re.findall(r"`(\w+)`", told)) == every - rung
+
+
 def test_the_reader_that_the_page_fuzzes_exists() -> None:
     for name in re.findall(r"python -m fuzz\.coverage (\w+)", PAGE):
         assert name in TARGETS

@@ -61,6 +61,7 @@ def test_one_seed_gives_the_same_output_in_every_process() -> None:
     assert first.splitlines()[0] == first.splitlines()[-1] == "seed 13"
     assert "history " in first
     assert "worlds=1 crashes=" in first
+    assert first.splitlines()[-2] == "all is well"
 
 
 def test_other_seeds_are_other_histories() -> None:

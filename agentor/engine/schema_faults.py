@@ -107,7 +107,7 @@ def _no_such(name: str, known: list[str]) -> str:
     if not known:
         return "there is no such argument, and there are none"
     near = difflib.get_close_matches(name, known, 1)
-    meant = f"; did you mean {near[0]}?" if near else ""
+    meant = f" (did you mean {near[0]}?)" if near else ""
     return f"there is no such argument; there are {', '.join(known)}{meant}"
 
 

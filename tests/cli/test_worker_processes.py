@@ -153,7 +153,7 @@ def test_workers_that_are_stopped_and_killed_leave_no_run_behind_and_charge_once
     assert set(outcomes(done)) == {"completed"}
     assert {step["run_id"] for step in done} == runs
     charged = (tmp_path / "charged.txt").read_text().split()
-    assert Counter(key.split(":")[0] for key in charged) == Counter(runs)
+    assert Counter(key.partition(".")[0] for key in charged) == Counter(runs)
     assert completed(tmp_path) == runs
 
 

@@ -146,7 +146,7 @@ def test_what_fits_the_schema_is_taken_by_the_tool_but_for_formats(
         ({"prices": {"a": "b"}}, 'prices.a: must be a number, not "b"'),
         ({"paid": True}, "not true"),
         ({"not": "x"}, "there are lines, to, speed, on,"),
-        ({"nte": "x"}, "did you mean note?"),
+        ({"nte": "x"}, "(did you mean note?)"),
     ],
 )
 def test_a_fault_is_named_with_its_place(args: dict[str, Any], told: str) -> None:

@@ -137,15 +137,17 @@ async def test_a_run_that_keeps_failing_is_tried_a_bounded_number_of_times_and_p
     await mine.aenqueue("go", run_id="r")
     with clock.installed(Later(0)) as later:
         worker = mine.worker(until_idle=True, max_attempts=3, backoff_s=10, poll_s=0.001)
-        for _ in range(5000):
-            if worker.report.parked:
-                break
-            working = asyncio.create_task(worker.work())
-            await asyncio.wait({working}, timeout=0.01)
+        told = asyncio.Event()
+        worker.watch = lambda step: told.set()
+        while not worker.report.parked:
+            told.clear()
+            tasks = {asyncio.create_task(worker.work()), asyncio.create_task(told.wait())}
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             later._seconds += 1000  # type: ignore[attr-defined]
             worker._not_before.clear()
-            working.cancel()
-            await asyncio.wait({working})
     assert len(model.requests) == 3
     assert "Gave up after 3 attempts" in worker.report.parked["r"]
     assert "ConnectionError: reset" in worker.report.parked["r"]

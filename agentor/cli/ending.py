@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-from click.exceptions import Exit
+from click.exceptions import Abort, Exit
 
 from agentor.cli.options import Interrupted
 
@@ -34,6 +34,10 @@ def in_good_order() -> Iterator[None]:
         raise Exit(NOBODY_READS) from error
     except KeyboardInterrupt as interrupt:
         raise Interrupted(interrupt) from interrupt
+    except Abort as abort:
+        if not isinstance(abort.__context__, KeyboardInterrupt):  # nobody there to answer
+            raise
+        raise Interrupted(abort.__context__) from abort
 
 
 def _nobody_reads(stream: TextIO) -> bool:

@@ -8,8 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 from stored_runs import BODIES, Program, write
+
+from agentor.cli.ending import in_good_order
+from agentor.cli.options import Interrupted
 
 MANY = 400  # runs: more text than a pipe holds
 READING = [
@@ -78,6 +82,20 @@ def test_ctrl_c_before_the_verb_has_begun_is_an_interrupt_as_later(
     (place / "app.py").write_text("raise KeyboardInterrupt")
     result = program("resume", "app.py:agent", "killed")
     assert (result.exit_code, result.stderr) == (130, "Error: Interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("at_the_question", "ending"), [(KeyboardInterrupt, Interrupted), (EOFError, click.Abort)]
+)
+def test_ctrl_c_at_a_question_is_an_interrupt_and_no_answer_is_a_refusal(
+    at_the_question: type[BaseException], ending: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(_: str) -> str:
+        raise at_the_question
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", asked)
+    with pytest.raises(ending), in_good_order():
+        click.confirm("Delete?")
 
 
 def test_an_option_before_the_verb_is_told_where_it_belongs(program: Program) -> None:

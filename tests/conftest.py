@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
@@ -12,5 +13,7 @@ settings.register_profile("repeatable", deadline=None, derandomize=True, databas
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("repeatable")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script;
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # children would inherit it
     for name in [n for n in os.environ if n.startswith(("OPENAI_", "AGENTOR_"))]:
         del os.environ[name]

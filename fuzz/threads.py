@@ -156,6 +156,7 @@ class SteppedThread:
     def __init__(
         self, *, target: Callable[..., object], name: str, daemon: bool, args: tuple[Any, ...] = ()
     ) -> None:
+        self.name = name
         self._target = partial(target, *args)
         self._is_stores = "store" in name  # what it does first is to wait for the disk
         self._thread: Thread | None = None

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from agentor.engine.events import Event
 from agentor.engine.store.file import FileStore
-from agentor.engine.store.protocol import Lease, Removed
-from agentor.engine.store.pruning import Age
-from agentor.errors import StoreError
+from agentor.engine.store.protocol import Lease
 from fuzz.bank import Books
 from fuzz.ledger import Ledger, Log, Standing
-from fuzz.stepped_store import Observer
+from fuzz.observed import Observed, Observer
 
 T = TypeVar("T")
 
 _SUFFIX: Final = ".jsonl"
 
 
-class SteppedFileStore(FileStore):
+class SteppedFileStore(Observed, FileStore):
     """A `FileStore` in a simulated process, under observation. Its leases last as long as the process."""
 
     holds_lock: Final = False
@@ -39,47 +37,11 @@ class SteppedFileStore(FileStore):
             raise
         self._observer.appended(run_id, events, lease)
 
-    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
-        try:
-            lease = self._commit(lambda: FileStore.acquire(self, run_id, owner, ttl_s))
-        except StoreError as error:
-            self._observer.not_appended(run_id, error)
-            raise
-        self._observer.granted(lease)
-        return lease
-
     def renew(self, lease: Lease) -> Lease:
         return self._commit(lambda: FileStore.renew(self, lease))
 
     def release(self, lease: Lease) -> None:
         self._commit(lambda: FileStore.release(self, lease))
-
-    def fork(
-        self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
-    ) -> None:
-        self._commit(lambda: FileStore.fork(self, src_run_id, dst_run_id, at=at, event=event))
-        self._observer.forked(src_run_id, dst_run_id, at)
-
-    def delete(self, run_id: str) -> Removed:
-        self._observer.deleting([run_id])
-        removed = self._commit(lambda: FileStore.delete(self, run_id))
-        self._observer.deleted(removed.run_ids)
-        return removed
-
-    def prune(
-        self,
-        *,
-        older_than: Age | None = None,
-        status: str | Iterable[str] | None = None,
-        keep: int | None = None,
-        dry_run: bool = False,
-    ) -> Removed:
-        self._observer.deleting(None)
-        how: dict[str, Any] = {"older_than": older_than, "status": status, "keep": keep}
-        removed = self._commit(lambda: FileStore.prune(self, **how, dry_run=dry_run))
-        if not dry_run:
-            self._observer.deleted(removed.run_ids)
-        return removed
 
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
         self._commit(lambda: FileStore.ask(self, run_id, kind, by))

@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any
 
 import apsw
 
 from agentor.engine.events import Event
 from agentor.engine.store import sqlite_guard as guard
-from agentor.engine.store.protocol import Lease, Removed
-from agentor.engine.store.pruning import Age
+from agentor.engine.store.protocol import Lease
 from agentor.engine.store.sqlite import SQLiteStore
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
 from agentor.engine.store.sqlite_writer import Writer
-from agentor.errors import StoreError
 from fuzz.loop import ProcessLoop
-
-CommitPoint: TypeAlias = Literal["before a commit", "after a commit"]
-
-
-class Observer(Protocol):
-    """Who is told what the store has promised."""
-
-    def appended(self, run_id: str, events: Sequence[Event], lease: Lease | None) -> None: ...
-
-    def not_appended(self, run_id: str, error: BaseException) -> None: ...
-
-    def granted(self, lease: Lease) -> None: ...
-
-    def forked(self, src_run_id: str, dst_run_id: str, at: int | None) -> None: ...
-
-    def deleting(self, run_ids: Iterable[str] | None) -> None:
-        """These runs, or any, may be gone from now on."""
-
-    def deleted(self, run_ids: Iterable[str]) -> None: ...
-
-    def wait_for_lock(self) -> None:
-        """Return when no other living process is in the middle of a transaction, or has been for too long."""
-
-    def at_commit(self, point: CommitPoint) -> None:
-        """May raise `ProcessEnded`."""
+from fuzz.observed import Observed, Observer
 
 
 class SteppedWriter(Writer):
@@ -86,7 +60,7 @@ class SteppedWriter(Writer):
         self._observer.at_commit("after a commit")
 
 
-class SteppedStore(SQLiteStore):
+class SteppedStore(Observed, SQLiteStore):
     """An `SQLiteStore` in a simulated process, under observation."""
 
     def __init__(
@@ -132,41 +106,6 @@ class SteppedStore(SQLiteStore):
             self._observer.appended(run_id, events, lease)
         else:
             self._observer.not_appended(run_id, error)
-
-    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
-        try:
-            lease = super().acquire(run_id, owner, ttl_s)
-        except StoreError as error:  # a run that is new goes on unsaved
-            self._observer.not_appended(run_id, error)
-            raise
-        self._observer.granted(lease)
-        return lease
-
-    def fork(
-        self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
-    ) -> None:
-        super().fork(src_run_id, dst_run_id, at=at, event=event)
-        self._observer.forked(src_run_id, dst_run_id, at)
-
-    def delete(self, run_id: str) -> Removed:
-        self._observer.deleting([run_id])
-        removed = super().delete(run_id)
-        self._observer.deleted(removed.run_ids)
-        return removed
-
-    def prune(
-        self,
-        *,
-        older_than: Age | None = None,
-        status: str | Iterable[str] | None = None,
-        keep: int | None = None,
-        dry_run: bool = False,
-    ) -> Removed:
-        self._observer.deleting(None)
-        removed = super().prune(older_than=older_than, status=status, keep=keep, dry_run=dry_run)
-        if not dry_run:
-            self._observer.deleted(removed.run_ids)
-        return removed
 
     @property
     def holds_lock(self) -> bool:

@@ -20,7 +20,8 @@ from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, Delivered, Shown, Told, Too
 from fuzz.file_store import SteppedFileStore
 from fuzz.loop import ProcessLoop
 from fuzz.model import SeededModel
-from fuzz.stepped_store import CommitPoint, SteppedStore
+from fuzz.observed import CommitPoint
+from fuzz.stepped_store import SteppedStore
 from fuzz.threads import ProcessEnded
 from fuzz.tools import ONCE, PAYMENTS, PLAIN_TOOLS, TOOL_TIMEOUT_S, TOOLS
 

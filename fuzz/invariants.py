@@ -179,9 +179,10 @@ def old_terms_append_nothing(evidence: Evidence, ledger: Ledger) -> Iterator[str
 
 def only_the_holder_acts(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """A worker whose lease somebody else took asks no model and starts no tool; one that was asleep has a few
-    iterations of its loop to notice."""
+    iterations of its loop to notice, and one that could not save may have a lease that it was not told of."""
     for act in evidence.acts:
         holds = act.standing.term is None or act.term == act.standing.term
+        holds |= act.term is None and act.unsaved and act.standing.is_of(act.worker)
         if not holds and act.iterations_awake > ITERATIONS_TO_NOTICE:
             yield (
                 f"{act.worker} went on with {act.run_id} ({act.what}) in term {act.term}; "

@@ -28,7 +28,8 @@ _TABLE: Final = "SELECT 1 FROM sqlite_schema WHERE name = 'agentor_events'"
 _STANDING: Final = """
 SELECT (SELECT term FROM agentor_leases WHERE run_id = ?1),
        (SELECT status FROM agentor_runs WHERE run_id = ?1),
-       (SELECT asked_at FROM agentor_signals WHERE run_id = ?1 AND kind = 'cancel')
+       (SELECT asked_at FROM agentor_signals WHERE run_id = ?1 AND kind = 'cancel'),
+       (SELECT owner FROM agentor_leases WHERE run_id = ?1)
 """
 
 
@@ -39,6 +40,11 @@ class Standing:
     term: int | None = None  # of its lease
     status: str | None = None
     cancel_asked_at: float | None = None
+    owner: str | None = None  # of its lease
+
+    def is_of(self, worker: str) -> bool:
+        """Whether the lease is in this worker's name."""
+        return self.owner is not None and self.owner.split("/")[0] == worker
 
 
 @dataclass

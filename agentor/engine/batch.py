@@ -63,6 +63,7 @@ class Batch:
     then: tuple[Message, ...] = ()  # what follows in the conversation once the batch has joined it
     origin: str | None = None  # the run it was opened in, if that is not the run it stands in
     nonce: str | None = None  # of the run it was opened in
+    by_own_ids: bool = False  # events name its calls by the ids they have here: see `find`
 
     @property
     def missing(self) -> tuple[Call, ...]:
@@ -139,11 +140,14 @@ class Batch:
     def find(self, event: Event, among: Container[int]) -> Call | None:
         """The call that a tool event speaks of, of those whose position is `among` the ones that may be meant.
 
-        Older logs name a call only by the id the model gave it, which may be doubled or empty.
+        Older logs name a call only by the id the model gave it, which may be doubled or empty: there the first that may
+        be meant is. Elsewhere a second start of one call must not pass for the first start of another.
         """
         call = self._called(event.call_id or "")
         if call is not None and call.position in among:
             return call
+        if self.by_own_ids:
+            return None
         for call in self.calls:
             if call.received_id == event.call_id and call.position in among:
                 return call
@@ -160,10 +164,11 @@ def opened(
     source: str | None,
     cut: str | None,
     nonce: str | None = None,
+    by_own_ids: bool = False,
 ) -> Batch:
     """`Batch(...)` at a third of its cost."""
     fields = {"message": message, "calls": calls, "source": source, "cut": cut, "nonce": nonce}
-    return changed(_BLANK, seq=seq, **fields)
+    return changed(_BLANK, seq=seq, by_own_ids=by_own_ids, **fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class Keeper:
     def __init__(self, store: object, run_id: str) -> None:
         self._store = store if isinstance(store, Leases) else None
         self.run_id = run_id
+        self._owner = ""  # the same each time: what seemed to fail may have been granted
         self._ttl_s = float(getattr(store, "lease_ttl_s", DEFAULT_TTL_S))
         self._trusted_until = 0.0  # on the monotonic clock
         self._released = False
@@ -47,9 +48,10 @@ class Keeper:
         """Take the run, or raise: `LeaseHeldError` if somebody works on it, `StoreError` if the store cannot say."""
         if self._store is None:
             return
+        self._owner = self._owner or owner_id()
         sent = clock.monotonic()
         acquiring = asyncio.ensure_future(
-            off_loop(self._store, self._store.acquire, self.run_id, owner_id(), self._ttl_s)
+            off_loop(self._store, self._store.acquire, self.run_id, self._owner, self._ttl_s)
         )
         try:
             self.lease = await uninterrupted(acquiring)

@@ -212,8 +212,8 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         )
     batch, added = None, event.messages or []
     if event.settling is not None and state.batch is not None:
-        batch = changed(state.batch, then=(*state.batch.then, *added))  # told after its answers
-        added = []
+        then = (*state.batch.then, *added)  # told after its answers
+        batch, added = changed(state.batch, then=then, by_own_ids=True), []
     return changed(
         state,
         seq=seq,
@@ -289,7 +289,8 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
     cut = event.finish_reason if event.finish_reason in CUT_REASONS else None
     batch = None
     if calls:
-        batch = opened(seq, assistant_message(event, calls), calls, event.source, cut, state.nonce)
+        message, ours = assistant_message(event, calls), event.digest is not None
+        batch = opened(seq, message, calls, event.source, cut, state.nonce, ours)
     state = changed(
         state,
         seq=seq,

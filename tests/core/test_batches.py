@@ -119,6 +119,42 @@ def test_a_doubled_id_is_answered_in_the_order_asked() -> None:
     assert [message["content"] for message in told[2:]] == ["1", "2"]
 
 
+@pytest.mark.parametrize("position", range(3))
+@pytest.mark.parametrize("event_type", ["tool_call", "tool_result", "approval"])
+def test_what_is_said_twice_of_a_call_is_said_of_no_other_with_the_same_id_from_the_model(
+    event_type: str, position: int
+) -> None:
+    raw = [raw_call("c", name, "{}") for name in ("pay", "look", "send")]
+    log = [ASKED[0], Event("generation", calls=raw, digest="d")]
+    batch = replay(log).batch
+    assert batch is not None
+    call_id = batch.calls[position].call_id
+    closed = [answered(call_id)] if event_type == "approval" else []
+    event = Event(event_type, call_id=call_id, status="asked", result="x", effect="once")
+    for said in ([event], [event, event], [Event("run_start", settling=[]), event, event]):
+        batch = replay([*log, *closed, *said]).batch
+        assert batch is not None
+        touched = {*batch.started, *batch.answers, *batch.approvals, *batch.effects}
+        assert touched == {position}
+
+
+def test_a_second_start_of_a_call_uses_up_the_consent_to_it_and_no_others() -> None:
+    raw = [raw_call("c", name, "{}") for name in ("pay", "send")]
+    log = [ASKED[0], Event("generation", calls=raw, digest="d")]
+    again = [started("c"), consent("asked", "c"), consent("approved", "c"), started("c")]
+    batch = replay([*log, *again]).batch
+    assert batch is not None
+    assert (batch.started, batch.approvals) == ({0}, {})
+
+
+def test_who_settles_an_older_log_names_its_calls_by_the_ids_they_have_now() -> None:
+    raw = [raw_call("c", name, "{}") for name in ("pay", "send")]
+    log = [ASKED[0], Event("generation", calls=raw), started("c")]
+    batch = replay([*log, Event("run_start", settling=["c"]), started("c")]).batch
+    assert batch is not None
+    assert batch.started == {0}
+
+
 def test_calls_without_an_id_are_answered_by_events_without_one() -> None:
     nameless = Event("generation", calls=[raw_call("", "f", "{}")])
     state = replay([ASKED[0], nameless, Event("tool_result", call_id="", result="1")])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from agentor import LeaseHeldError, LeaseLostError, StoreError
 from agentor.engine import clock
 from agentor.engine.lease import DEFAULT_TTL_S, Keeper
+from agentor.engine.store import SQLiteStore
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease
 from tests.engine.agents import ThreeMethods
@@ -328,6 +330,30 @@ async def test_a_lease_that_could_not_be_had_is_had_before_anything_is_written(
     await time.move(40)
     assert book.asked[2:] == [("renew", 40), ("renew", 60)]
     await stop(keeping)
+
+
+async def test_a_lease_that_was_granted_without_our_hearing_of_it_is_ours_the_next_time(
+    time: TestClock, tmp_path: Path
+) -> None:
+    class Deaf(SQLiteStore):
+        answers = 0
+
+        def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+            lease = super().acquire(run_id, owner, ttl_s)
+            self.answers += 1
+            if self.answers == 1:  # committed, and then the disk would not say so
+                raise StoreError("no answer")
+            return lease
+
+    with Deaf(tmp_path / "runs.db") as store:
+        keeper = Keeper(store, "r")
+        with pytest.raises(StoreError, match="no answer"):
+            await keeper.acquire()
+        await keeper.ensure()
+        assert keeper.lease is not None
+        assert keeper.lease.term == 1
+        await keeper.release()
+        assert store.holder("r") is None
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -111,7 +111,7 @@ class FileStore(Tailing):
     ) -> None:
         """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step."""
         target = self.path(dst_run_id)
-        source = self.load(src_run_id)
+        source = self._load_synced(src_run_id)
         if not source:
             raise RunNotFoundError(src_run_id)
         if target.exists():
@@ -214,6 +214,16 @@ class FileStore(Tailing):
         if run_id is None:
             raise _no_order()
         return Follower(run_id, self.path(run_id), after).news
+
+    def _load_synced(self, run_id: str) -> list[Event]:
+        """What is on the disk for good: whoever wrote the last lines may have died before that."""
+        path = self.path(run_id)
+        if not path.exists():
+            return []
+        with _store_errors(path), _opened(path, os.O_RDONLY) as (descriptor, _):
+            log = self.load(run_id)  # no append is under way
+            os.fsync(descriptor)
+        return log
 
     def _remove(self, run_id: str) -> list[str] | None:
         """Take a run away that nobody holds; its lines, None if somebody was quicker."""

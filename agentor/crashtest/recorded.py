@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from agentor.engine import events as ev
 from agentor.engine import strict_json
-from agentor.engine.batch import AllBut, Batch
+from agentor.engine.batch import Batch
 from agentor.engine.events import Event
 from agentor.engine.replay import RunState, evolve, replay
 from agentor.engine.request import Call
@@ -41,7 +41,7 @@ def recorded(log: Sequence[Event], run_id: str) -> Iterator[Recorded]:
     for event in log:
         batch, state = state.batch, evolve(state, event)
         if event.type == ev.TOOL_RESULT and batch is not None:
-            call = batch.find(event, AllBut(batch.answers))
+            call = batch.find(event, batch.answers)
             if call is not None:
                 yield _recorded(batch, call, run_id, event.error)
 

@@ -188,12 +188,14 @@ def _call(call: ToolCall | dict[str, Any]) -> dict[str, Any]:
     arguments: Any = call.arguments
     if not isinstance(arguments, str):
         arguments = strict_json.dumps({} if arguments is None else strict_json.clean(arguments))
-    function = {"name": call.name or "", "arguments": arguments}
-    own: dict[str, Any] = strict_json.clean(
-        {"id": call.id or "", "type": "function", "function": function}
-    )
+    function = {"name": _cleaned(call.name), "arguments": strict_json.clean_text(arguments)}
+    own: dict[str, Any] = {"id": _cleaned(call.id), "type": "function", "function": function}
     extra = getattr(call, "extra", None)
     return {**strict_json.clean(extra), **own} if extra else own
+
+
+def _cleaned(value: Any) -> Any:
+    return strict_json.clean(value) if value else ""
 
 
 @contextlib.asynccontextmanager

@@ -137,19 +137,19 @@ class Batch:
     def _by_id(self) -> Mapping[str, Call]:
         return {call.call_id: call for call in self.calls}
 
-    def find(self, event: Event, among: Container[int]) -> Call | None:
-        """The call that a tool event speaks of, of those whose position is `among` the ones that may be meant.
+    def find(self, event: Event, but: Container[int]) -> Call | None:
+        """The call that a tool event speaks of, which is none of those at the positions `but`.
 
         Older logs name a call only by the id the model gave it, which may be doubled or empty: there the first that may
         be meant is. Elsewhere a second start of one call must not pass for the first start of another.
         """
         call = self._called(event.call_id or "")
-        if call is not None and call.position in among:
+        if call is not None and call.position not in but:
             return call
         if self.by_own_ids:
             return None
         for call in self.calls:
-            if call.received_id == event.call_id and call.position in among:
+            if call.received_id == event.call_id and call.position not in but:
                 return call
         return None
 

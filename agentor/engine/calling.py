@@ -148,6 +148,8 @@ class Calling:
         if approval == "approved" and call.name not in state.withdrawn(self._max_failures):
             return "claim"
         claimed = call.position in batch.started and approval is None
+        if claimed and (batch.seq, call.position) in self._claimed:
+            return "start"
         if not claimed and self._refusal(state, batch, call):
             return "refuse"
         if self._must_ask_again(batch, call) if claimed else self._asks(batch, call):
@@ -346,10 +348,17 @@ class Calling:
             assert batch is not None  # it stays open while this call has no answer
             staged.add(self._question(batch, call, outcome.reason))
             return
-        result = self.result(staged.state, call, outcome.text, outcome.error)
-        staged.add(result.with_(started_at=outcome.started_at, ended_at=outcome.ended_at))
+        times = outcome.started_at, outcome.ended_at
+        staged.add(self.result(staged.state, call, outcome.text, outcome.error, times))
 
-    def result(self, state: RunState, call: Call, text: str, error: str | None) -> Event:
+    def result(
+        self,
+        state: RunState,
+        call: Call,
+        text: str,
+        error: str | None,
+        times: tuple[float | None, float | None] = (None, None),
+    ) -> Event:
         """A tool_result. The failure that uses up a tool's budget says so to the model, in the result itself."""
         if error is not None and error not in NO_FAILURES and call.name in self._tools:
             failures = state.failures.get(call.name, 0) + 1
@@ -365,6 +374,8 @@ class Calling:
             result=SECRETS.hide(text),
             error=None if error is None else SECRETS.hide(error),
             turn=state.turn,
+            started_at=times[0],
+            ended_at=times[1],
         )
 
 

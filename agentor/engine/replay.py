@@ -69,7 +69,6 @@ class RunState:
     attempting: bool = False  # the last of them has come to no end yet
     empty_answers: int = 0  # of the segment
     mismatches: int = 0  # of the segment
-    usage: Usage = field(default_factory=Usage)
     spending: Mapping[tuple[str, int], Spending] = field(default_factory=dict)  # model, thousands
     failures: Mapping[str, int] = field(default_factory=dict)  # tool -> failing calls
     started_at: float | None = None
@@ -85,6 +84,11 @@ class RunState:
     def messages(self) -> list[Message]:
         """The conversation: what could be sent to a model now."""
         return list(self.transcript)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all generations."""
+        return sum((each.usage for each in self.spending.values()), Usage())
 
     @property
     def is_complete(self) -> bool:
@@ -270,7 +274,7 @@ def _approval(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch
     if batch is None or event.status == SETTLED:
         return changed(state, seq=seq)
-    call = batch.find(event, AllBut(batch.answers))
+    call = batch.find(event, batch.answers)
     if call is None:
         return changed(state, seq=seq)
     approval = Approval(event.status or "asked", event.by, event.reason, event.args, seq)
@@ -296,7 +300,6 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
         seq=seq,
         transcript=transcript,
         turn=state.turn + 1,
-        usage=state.usage + event.usage if event.usage is not None else state.usage,
         spending=_spending(state.spending, event),
         model=event.model or state.model,
         batch=batch,
@@ -345,9 +348,9 @@ def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch
     if batch is None:
         return changed(state, seq=seq)
-    call = batch.find(event, AllBut(batch.started))
+    call = batch.find(event, batch.started)
     if call is None and batch.approvals:  # a start that a person has consented to is another one
-        call = batch.find(event, batch.approvals.keys() & batch.started)
+        call = batch.find(event, AllBut(batch.approvals.keys() & batch.started))
     if call is None:
         return changed(state, seq=seq)
     at, effects, approvals = call.position, batch.effects, batch.approvals
@@ -363,7 +366,7 @@ def _tool_result(state: RunState, event: Event, seq: int) -> RunState:
     failures, batch = _failures(state.failures, event), state.batch
     if batch is None:
         return changed(state, seq=seq, failures=failures)
-    call = batch.find(event, AllBut(batch.answers))
+    call = batch.find(event, batch.answers)
     if call is None:
         return changed(state, seq=seq, failures=failures)
     answers = {**batch.answers, call.position: _told(event)}

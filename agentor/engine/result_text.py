@@ -41,6 +41,8 @@ def result_text(value: Any, limit: int = RESULT_LIMIT) -> str:
     else told as base64; models, dataclasses and named tuples are objects, sets sorted lists, generators lists.
     At most `limit` characters, then a marker that says how many are missing. Always valid Unicode.
     """
+    if type(value) is str:
+        return cut(strict_json.clean_text(value), limit)
     telling = _Telling()
     plain = telling.plain(value, ())
     text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from agentor.engine.events import Event
 from agentor.engine.replay import RunState, evolve, messages_of
@@ -19,9 +18,10 @@ class Staged:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        changes: dict[str, Any] = {"seq": self.state.seq + 1}
-        if (messages := messages_of(self.state, event)) is not None:
-            changes["messages"] = messages
-        event = event.with_(**changes).checked()
+        seq = self.state.seq + 1
+        if (messages := messages_of(self.state, event)) is None:
+            event = event.with_(seq=seq).checked()
+        else:
+            event = event.with_(seq=seq, messages=messages).checked()
         self.events.append(event)
         self.state = evolve(self.state, event)

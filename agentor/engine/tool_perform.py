@@ -63,7 +63,7 @@ async def perform(
         ON_THREAD.reset(token)
     limit_s = timeout_s if tool.timeout_s is None else tool.timeout_s
     try:
-        in_time = await _ends_within(attempt.task, limit_s)
+        in_time = await attempt.ends_within(limit_s)
     except asyncio.CancelledError:
         await attempt.stop(tool.name)
         raise
@@ -92,14 +92,29 @@ class _Attempt:
         self.text: str | None = None
         self.error: BaseException | None = None
         self.started_at = clock.now()
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = loop.create_future()
         self._steps = self._run(call)
-        self.task = asyncio.get_running_loop().create_task(self._steps)
+        self.task = loop.create_task(self._steps)
 
     async def _run(self, call: Callable[[], Coroutine[Any, Any, str]]) -> None:
         try:
             self.text = await call()
         except BaseException as error:  # SystemExit in a task would end the event loop
             self.error = error
+        self._tell_ended()
+
+    def _tell_ended(self, _: object = None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def ends_within(self, limit_s: float | None) -> bool:
+        """Wait for it, by the installed clock. Neither the limit nor our own cancellation touches it."""
+        if limit_s is not None:
+            return await _ends_within(self.task, limit_s)
+        self.task.add_done_callback(self._tell_ended)  # it may be cancelled before it begins
+        await self._ended  # told by its last step, which is sooner than a callback
+        return True
 
     async def stop(self, name: str) -> None:
         """Cancel the tool and see it end, or abandon it. A cancellation that arrives meanwhile is raised after."""
@@ -125,14 +140,7 @@ class _Attempt:
         self.task.cancel()  # wakes the task, which finds its coroutine closed and ends
 
 
-async def _ends_within(task: asyncio.Task[None], limit_s: float | None) -> bool:
-    """Wait for the task, by the installed clock. Neither the limit nor our own cancellation touches it."""
-    if limit_s is None:
-        if not task.done():
-            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            task.add_done_callback(lambda _: None if ended.done() else ended.set_result(None))
-            await ended
-        return True
+async def _ends_within(task: asyncio.Task[None], limit_s: float) -> bool:
     timer = asyncio.ensure_future(clock.sleep(limit_s))
     try:
         await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)

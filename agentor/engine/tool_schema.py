@@ -35,6 +35,8 @@ class ToolSchema:
     ) -> None:
         self._fields = [define(tool_name, p, texts.get(p.name)) for p in parameters]
         self._keys = _distinct(tool_name, [field.key for field in self._fields])
+        self._attributes = [(f.parameter, _attribute(i)) for i, f in enumerate(self._fields)]
+        self._droppable = {f.key for f in self._fields if f.optional and not f.nullable}
         self._strict = strict
         self._model: type[BaseModel] = create_model(
             tool_name,
@@ -52,10 +54,7 @@ class ToolSchema:
             instance = self._read(given)
         except ValidationError as error:
             instance = self._read_again(given, error)
-        return {
-            field.parameter: getattr(instance, _attribute(i))
-            for i, field in enumerate(self._fields)
-        }
+        return {parameter: getattr(instance, name) for parameter, name in self._attributes}
 
     def _wrapped(self, args: dict[str, Any]) -> dict[str, Any]:
         """Models often send the fields of a lone BaseModel parameter without the parameter around them."""
@@ -66,8 +65,7 @@ class ToolSchema:
 
     def _without_nulls(self, args: dict[str, Any]) -> dict[str, Any]:
         """Null for a parameter that has a default, and no null in its type, means "not given"."""
-        droppable = {field.key for field in self._fields if field.optional and not field.nullable}
-        return {k: v for k, v in args.items() if v is not None or k not in droppable}
+        return {k: v for k, v in args.items() if v is not None or k not in self._droppable}
 
     def _read(self, args: dict[str, Any]) -> BaseModel:
         """Read as the JSON it was, so that a strict model inside takes a date or a tuple from it."""

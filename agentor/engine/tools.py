@@ -17,6 +17,7 @@ import sys
 import types
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final, overload
 
 from agentor.engine import strict_json
@@ -122,16 +123,22 @@ class Tool:
         keywords = self.validated(args)
         if self.context_param is not None:
             keywords[self.context_param] = _as_context(context)
-        if _is_async(self.invoke):
+        if self._is_async:
             value = await self.invoke(**keywords)
         else:
             name = f"tool-{self.name}"
             value = await in_thread(lambda: self._answer(keywords), name, ON_THREAD.get())
+        if type(value) is str:  # most of them, and nothing to wait for
+            return self._tell(value)
         if inspect.isawaitable(value):  # of a function that is not async itself
             value = await value
         if isinstance(value, AsyncGenerator):
             value = await _collect_async(value)
         return value.text if isinstance(value, _Told) else self._tell(value)
+
+    @cached_property
+    def _is_async(self) -> bool:
+        return _is_async(self.invoke)
 
     def _answer(self, keywords: dict[str, Any]) -> Any:
         """On the tool's thread: its result in words, or what the loop has to await first."""

@@ -159,17 +159,14 @@ class _Walk:
 
     def _tool_call(self, event: Event, before: RunState, seq: int) -> None:
         batch = before.batch
-        fresh = (
-            [c.position for c in batch.calls if c.position not in batch.started] if batch else []
-        )
-        call = batch.find(event, fresh) if batch else None
+        call = batch.find(event, batch.started) if batch else None
         row = self._calls[call.position] if call else self._stray(event, seq)
         row["call_seq"] = seq
         row["outcome"] = "in doubt"  # until there is a result
 
     def _tool_result(self, event: Event, before: RunState, seq: int) -> None:
         batch = before.batch
-        call = batch.find(event, [c.position for c in batch.missing]) if batch else None
+        call = batch.find(event, batch.answers) if batch else None
         row = self._calls[call.position] if call else self._stray(event, seq)
         row["result"], row["error"], row["result_seq"] = event.result, event.error, seq
         row["outcome"] = "ok" if event.error is None else "failed"

@@ -18,7 +18,7 @@ from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import open_calls, recorded, side_by_side
 from agentor.crashtest.report import Case
 from agentor.engine.events import Event, Usage
-from agentor.engine.replay import replay
+from agentor.engine.replay import Spending, replay
 from tests.core.logs import logs
 from tests.engine.agents import ANSWER, agent
 
@@ -83,7 +83,7 @@ def test_other_usage_is_found() -> None:
 
 def test_a_run_that_does_not_tell_all_it_has_used_is_found() -> None:
     case = evidence()
-    case.__dict__["state"] = replace(case.state, usage=Usage(10, 5, 15))
+    case.__dict__["state"] = replace(case.state, spending={("m", 0): Spending(1, Usage(10, 5, 15))})
     told = "the usage that the run tells is 15 tokens, and its answers took 45"
     assert told in judged(case).problems
 

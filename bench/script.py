@@ -6,7 +6,9 @@ that each can be measured in an environment of its own.
 
 from __future__ import annotations
 
+import os
 import resource
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,12 @@ def weather(city: str) -> str:
 
 def call_id(turn: int) -> str:
     return f"call_{turn:06d}"
+
+
+def copy_log(log: Path, folder: Path) -> None:
+    """Copy a store, down to the disk: else the first commits of what is measured would pay for the copy."""
+    shutil.copytree(log, folder, dirs_exist_ok=True)
+    os.sync()
 
 
 def size_of(folder: Path) -> int:

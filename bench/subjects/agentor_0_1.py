@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -110,7 +109,7 @@ def load(folder: Path, log: Path) -> dict[str, Any]:
 
 
 def fork(folder: Path, log: Path) -> dict[str, Any]:
-    shutil.copytree(log, folder, dirs_exist_ok=True)
+    script.copy_log(log, folder)
     store = FileStore(folder / "runs")
     (run_id,) = store.list_runs()
     before = script.size_of(folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import shutil
 import statistics
 import sys
 import time
@@ -173,7 +172,7 @@ def _replayed(store: Any) -> dict[str, Any]:
 
 def resume(folder: Path, log: Path, *, turns: int, store: str = "sqlite") -> dict[str, Any]:
     """Finish a run of which only the last answer is missing, in a new process."""
-    shutil.copytree(log, folder, dirs_exist_ok=True)
+    script.copy_log(log, folder)
     opened = _store(store, folder)
     measured = _resumed(opened, len(opened.load(script.RUN_ID)), turns)
     opened.close()
@@ -194,7 +193,7 @@ def _resumed(store: Any, events: int, turns: int) -> dict[str, Any]:
 
 def fork(folder: Path, log: Path, *, forks: int = 50) -> dict[str, Any]:
     """Fork one run again and again: the median time, and what the file grows by."""
-    shutil.copytree(log, folder, dirs_exist_ok=True)
+    script.copy_log(log, folder)
     store = SQLiteStore(folder / "runs.db")
     times = [_timed(partial(fork_run, store, script.RUN_ID, f"fork-{i}")) for i in range(forks)]
     whole = store.load("fork-0")

@@ -44,14 +44,16 @@ def _versus(
     except Failed as failure:
         return Row(*row, peer=peer, target=target, problem=str(failure))
     ratio = mine / other if higher_is_better else other / mine
-    return Row(*row, mine, unit, peer, other, ratio, target)
+    spread = lab.spread(ours, figure)
+    return Row(*row, mine, unit, peer, other, ratio, target, spread=spread)
 
 
 def _alone(
     lab: Lab, row: tuple[str, str], of: Trial, figure: str, unit: str, target: Target | None = None
 ) -> Row:
     try:
-        return Row(*row, lab.median(of, figure), unit, target=target)
+        mine, spread = lab.median(of, figure), lab.spread(of, figure)
+        return Row(*row, mine, unit, target=target, spread=spread)
     except Failed as failure:
         return Row(*row, target=target, problem=str(failure))
 
@@ -66,7 +68,9 @@ def _within(
         mine, other = lab.median(ours, "seconds"), lab.median(floor, "seconds")
     except Failed as failure:
         return Row(*row, peer=peer, target=target, problem=str(failure))
-    return Row(*row, mine, "s", peer, other, mine / other, target)
+    return Row(
+        *row, mine, "s", peer, other, mine / other, target, spread=lab.spread(ours, "seconds")
+    )
 
 
 def _share(

@@ -32,8 +32,8 @@ def _figures(machine: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 def _table(rows: Iterable[Row]) -> str:
     lines = [
-        "| figure | ours | beside | theirs | ratio | target | |",
-        "|---|---:|---|---:|---:|---|---|",
+        "| figure | ours | lowest to highest | beside | theirs | ratio | target | |",
+        "|---|---:|---:|---|---:|---:|---|---|",
     ]
     return "\n".join([*lines, *(_line(row) for row in rows)])
 
@@ -42,6 +42,7 @@ def _line(row: Row) -> str:
     cells = [
         row.figure,
         told(row.ours, row.unit),
+        " to ".join(told(each, row.unit) for each in row.spread or ()),
         row.peer or "",
         told(row.theirs, row.unit),
         told(row.ratio, "x"),

@@ -45,6 +45,9 @@ class Row:
     ratio: float | None = None
     target: Target | None = None
     problem: str | None = None  # why there is no figure
+    spread: tuple[float, float] | None = (
+        None  # the lowest and the highest that `ours` was, of several trials
+    )
 
     @property
     def verdict(self) -> str:

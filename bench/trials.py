@@ -67,6 +67,14 @@ class Lab:
 
     def median(self, of: Trial, figure: str) -> float:
         """Over all times. `Failed` says why there is none."""
+        return float(statistics.median(self._values(of, figure)))
+
+    def spread(self, of: Trial, figure: str) -> tuple[float, float] | None:
+        """The lowest and the highest; None if it was measured once."""
+        values = self._values(of, figure)
+        return (min(values), max(values)) if len(values) > 1 else None
+
+    def _values(self, of: Trial, figure: str) -> list[float]:
         if of in self.failures:
             raise Failed(self.failures[of])
         values = [
@@ -74,7 +82,7 @@ class Lab:
         ]
         if not values:
             raise Failed("not measured")
-        return float(statistics.median(values))
+        return values
 
     def together(self, trials: Iterable[Trial]) -> list[dict[str, Any]]:
         """Start all, let them go at once, and wait for all of them."""

@@ -56,6 +56,14 @@ def test_a_trial_runs_in_a_process_of_its_own_and_leaves_its_files_to_those_that
     assert lab.median(run, "bytes") > lab.median(run, "json_bytes")
 
 
+def test_a_figure_of_several_trials_says_how_far_they_lie_apart(lab: Lab) -> None:
+    run = trial("ours", "run", turns=3)
+    lab.measured[run] = [{"seconds": seconds} for seconds in (3.0, 1.0, 2.5)]
+    assert (lab.median(run, "seconds"), lab.spread(run, "seconds")) == (2.5, (1.0, 3.0))
+    lab.measured[run] = [{"seconds": 3.0}]
+    assert lab.spread(run, "seconds") is None
+
+
 def test_trials_are_interleaved(lab: Lab) -> None:
     started: list[str] = []
     lab.told = started.append
@@ -123,13 +131,23 @@ def test_the_report_holds_the_machine_the_rows_and_what_could_not_be_installed(
 
 
 def test_the_page_of_the_documents_shows_the_rows_between_its_marks(tmp_path: Path) -> None:
-    row = Row("run", "one run", 1.5, "s", "DBOS on SQLite", 15.0, 10.0, at_least(8, "x"))
+    row = Row(
+        "run",
+        "one run",
+        1.5,
+        "s",
+        "DBOS on SQLite",
+        15.0,
+        10.0,
+        at_least(8, "x"),
+        spread=(1.0, 2.5),
+    )
     page = f"# Performance\n\n{BEGIN}\nold figures\n{END}\n\nThe end.\n"
     shown = filled(page, machine(tmp_path), [row])
-    assert (
-        "| one run | 1.50 s | DBOS on SQLite | 15.00 s | 10.00 x | at least 8.00 x | reached |"
-        in shown
+    cells = (
+        "1.50 s | 1.00 s to 2.50 s | DBOS on SQLite | 15.00 s | 10.00 x | at least 8.00 x | reached"
     )
+    assert f"| one run | {cells} |" in shown
     assert "old figures" not in shown
     assert shown.endswith(f"{END}\n\nThe end.\n")
     assert filled(shown, machine(tmp_path), [row]).count("### One durable run") == 1

@@ -238,6 +238,25 @@ def test_each_append_is_one_sync_and_a_new_file_one_more(
     assert synced[5] == "runs"
 
 
+def test_a_question_and_its_answer_are_on_the_disk_with_their_names(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def counting(descriptor: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counting)
+    store.ask("run", "cancel")
+    assert synced == ["cancel", "run.asked", ".locks", store.directory.name]
+    store.answered("run", "cancel")
+    assert synced[4:] == ["run.asked"]
+    store.answered("run", "cancel")
+    assert len(synced) == 5
+
+
 def fail_after(monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     """A disk with room for `budget` more bytes."""
     pwrite = os.pwrite

@@ -29,6 +29,9 @@ class FileSignals:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            place = self._place(run_id)
+            for directory in (place, *place.parents[:2]):  # any of them may be new, too
+                _sync(directory)
 
     def asked(self, run_id: str) -> list[str]:
         try:
@@ -46,7 +49,11 @@ class FileSignals:
 
     def answered(self, run_id: str, kind: str) -> None:
         place = self._place(run_id)
-        (place / kind).unlink(missing_ok=True)
+        try:
+            (place / kind).unlink()
+        except FileNotFoundError:
+            return
+        _sync(place)  # an answered question that comes back would be taken for a new one
         with contextlib.suppress(OSError):  # other questions are in it, or it is gone already
             place.rmdir()
 
@@ -64,3 +71,15 @@ class FileSignals:
 
     def _place(self, run_id: str) -> Path:
         return self._directory / f"{run_id}.asked"
+
+
+def _sync(directory: Path) -> None:
+    """Bring the names in a directory to the disk, unless somebody has taken it away since."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -196,12 +196,13 @@ def _disk(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[int,
 
 def _canaries(seed: int, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
     rang = campaign.rings(seed)
-    for name, outcome in rang.items():
-        how = (
-            "SILENT" if outcome is None else f"rang in world {outcome.seed}: {outcome.breaches[0]}"
-        )
-        say(f"canary {name}: {how}")
-    seeds = {name: None if outcome is None else outcome.seed for name, outcome in rang.items()}
+    for canary, outcome in rang.items():
+        how = "SILENT"
+        if outcome is not None:
+            rung = next(each for each in outcome.breaches if each.invariant in canary.rings)
+            how = f"rang in world {outcome.seed}: {rung}"
+        say(f"canary {canary.name}: {how}")
+    seeds = {each.name: None if found is None else found.seed for each, found in rang.items()}
     return (0 if all(rang.values()) else 1), {"canaries": seeds}
 
 

@@ -147,17 +147,17 @@ def explained(outcome: Outcome, canary: Canary | None = None) -> Failure:
 
 
 def first_ring(canary: Canary, first: int) -> Outcome | None:
-    """The first world in which the canary's alarm rings; None if it never does."""
+    """The first world in which all of the canary's alarms ring; None if they never do."""
     for seed in range(first, first + CANARY_WORLDS):
         outcome = play(seed, canary.script(seed), canary)
-        if any(breach.invariant in canary.rings for breach in outcome.breaches):
+        if canary.rings <= {breach.invariant for breach in outcome.breaches}:
             return outcome
     return None
 
 
-def rings(first: int) -> dict[str, Outcome | None]:
+def rings(first: int) -> dict[Canary, Outcome | None]:
     """For each canary the world in which it rang."""
-    return {canary.name: first_ring(canary, first) for canary in canaries.ALL}
+    return {canary: first_ring(canary, first) for canary in canaries.ALL}
 
 
 def _chunks(first: int, worlds: int | None) -> Iterator[list[int]]:

@@ -32,22 +32,13 @@ def test_every_option_of_the_program_is_on_the_page() -> None:
 
 
 def test_the_page_counts_its_canaries() -> None:
-    numbers = {
-        12: "twelve",
-        13: "thirteen",
-        14: "fourteen",
-        15: "fifteen",
-        16: "sixteen",
-        17: "seventeen",
-    }
+    numbers = {25: "twenty-five", 26: "twenty-six", 27: "twenty-seven"}
     assert f"plants {numbers[len(canaries.ALL)]} faults" in PAGE
 
 
-def test_the_page_names_the_invariants_that_no_canary_rings() -> None:
-    [told] = re.findall(r"These have none: (.*?)\.", PAGE, re.S)
+def test_every_invariant_has_a_canary() -> None:
     rung = {name for canary in canaries.ALL for name in canary.rings}
-    every = {invariant.__name__ for invariant in invariants.ALL}
-    assert set(re.findall(r"`(\w+)`", told)) == every - rung
+    assert rung == {invariant.__name__ for invariant in invariants.ALL}
 
 
 def test_the_reader_that_the_page_fuzzes_exists() -> None:

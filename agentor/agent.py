@@ -29,6 +29,7 @@ from agentor.engine.responses import Model
 from agentor.engine.runner import AgentSpec, HalfFinished
 from agentor.engine.store.protocol import Closes, Store, new_run_id
 from agentor.engine.tools import check_tools
+from agentor.engine.transact import check_transactional
 from agentor.errors import ConfigError
 from agentor.fallbacks import Fallbacks
 from agentor.launch import Launch, OnChange, with_turns
@@ -383,6 +384,7 @@ class Agentor(Decisions):
         spec = with_turns(self._spec, max_turns)
         models = [self.model, *self._fallbacks.of(fallback_models or ())]
         inputs.checked_budget(spec.budget, map(name_of, models))
+        check_transactional(spec.tools, self.store, None)  # it may have another one by now
         return Launch(
             spec=AgentSpec(**{**spec.__dict__, "models": models}),
             store=self.store,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
@@ -20,17 +21,28 @@ from agentor.errors import ConfigError
 _Choice = TypeVar("_Choice")
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
-_MAY_MAKE: Final = ContextVar("_MAY_MAKE", default=True)
+_OPENS: Final[ContextVar[Callable[[str], bool]]] = ContextVar(
+    "_OPENS", default=lambda path: True
+)  # whether the store at a path may be opened
+
+
+def no_store_is_made() -> AbstractContextManager[None]:
+    """Meanwhile an agent gets a `MissingStore` for a path at which nothing is: who only looks makes nothing."""
+    return _opening_only(os.path.lexists)
+
+
+def no_store_is_opened() -> AbstractContextManager[None]:
+    """Meanwhile an agent gets a `MissingStore` for any path: it is going to have another store."""
+    return _opening_only(lambda path: False)
 
 
 @contextlib.contextmanager
-def no_store_is_made() -> Iterator[None]:
-    """Meanwhile an agent gets a `MissingStore` for a path at which nothing is: who only looks makes nothing."""
-    before = _MAY_MAKE.set(False)
+def _opening_only(may_open: Callable[[str], bool]) -> Iterator[None]:
+    before = _OPENS.set(may_open)
     try:
         yield
     finally:
-        _MAY_MAKE.reset(before)
+        _OPENS.reset(before)
 
 
 def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
@@ -41,11 +53,10 @@ def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
     if isinstance(store, str | os.PathLike):
         from agentor.engine.store import FileStore, SQLiteStore
 
-        path = os.fspath(store)
-        if not _MAY_MAKE.get() and not os.path.lexists(path):
-            return MissingStore(path)
-        is_directory = path.endswith(("/", os.sep)) or os.path.isdir(path)
-        return FileStore(path) if is_directory else SQLiteStore(path)
+        missing = MissingStore(os.fspath(store))
+        if not _OPENS.get()(missing.path):
+            return missing
+        return FileStore(missing.path) if missing.is_directory else SQLiteStore(missing.path)
     if isinstance(store, Store):
         return store
     raise ConfigError(

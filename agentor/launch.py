@@ -86,28 +86,36 @@ class Launch:
         while True:
             try:
                 return await self._resume(run_id)
-            except LeaseHeldError:
+            except LeaseHeldError as error:
                 left_s = until - clock.monotonic()
                 if left_s <= 0:
+                    if wait_s:
+                        error.add_note(f"It was waited for, {wait_s:g} s.")
                     raise
             await clock.sleep(min(left_s, pause_s * (0.5 + clock.uniform() / 2)))
             pause_s = min(pause_s * 2, LONGEST_WAIT_S)
 
-    async def _resume(self, run_id: str) -> RunResult:
+    async def _resume(self, run_id: str, is_checked: bool = False) -> RunResult:
         state, events = await self._load(run_id)
         keeper = Keeper(self.store, run_id)
         if state.is_complete:
             return self._result(self._runner(keeper, state, events))
-        return await self._go_on(keeper, (), (state, events))
+        return await self._go_on(keeper, (), (state, events), is_checked)
 
     async def _go_on(
-        self, keeper: Keeper, messages: Sequence[Message], known: Recorded | None = None
+        self,
+        keeper: Keeper,
+        messages: Sequence[Message],
+        known: Recorded | None = None,
+        is_checked: bool = False,
     ) -> RunResult:
-        """Take the run over and go on with it, as it is now that nobody else can write."""
+        """Take the run over and go on with it, as it is now that nobody else can write. `is_checked`: the caller has
+        looked whether the agent has changed."""
         await keeper.acquire()
         try:
             state, events = await reread(stored(self.store), keeper.run_id, known)
-            self._check_change(keeper.run_id, state, events)
+            if not is_checked or self.on_change == "refuse":  # else it has been told already
+                self._check_change(keeper.run_id, state, events)
             opening = self._reopening(keeper.run_id, state, messages)
         except BaseException:
             await keeper.release()
@@ -120,7 +128,8 @@ class Launch:
         """Branch a run and go on with the branch; without messages, a finished parent is only copied."""
         state, events = await self._load(check_run_id(run_id))
         if messages or not state.is_complete:
-            self._check_change(run_id, state, events)  # before anything is copied
+            # Before anything is copied, and so not again of the copy.
+            self._check_change(run_id, state, events, "the fork of run")
             if at is None:
                 self._reopening(run_id, state, messages)
         if at is not None:
@@ -128,8 +137,8 @@ class Launch:
         copy = await off_loop(self.store, self._copy, run_id, fork_id, at)
         try:
             if not messages:
-                return await self.resume(copy)
-            return await self._go_on(Keeper(self.store, copy), messages)
+                return await self._resume(copy, is_checked=not state.is_complete)
+            return await self._go_on(Keeper(self.store, copy), messages, is_checked=True)
         except Exception as error:
             error.add_note(f"The fork is run {copy!r}: resume it, or fork again.")
             raise
@@ -200,11 +209,13 @@ class Launch:
             return [*found, Change("unknown")]
         return found + changes(before, self.spec.defined)
 
-    def _check_change(self, run_id: str, state: RunState, events: Sequence[Event]) -> None:
+    def _check_change(
+        self, run_id: str, state: RunState, events: Sequence[Event], which: str = "run"
+    ) -> None:
         if self.on_change == "adopt" or not (changed := self._changes(state, events)):
             return
         what = "\n".join(map(str, changed))
-        told = f"run {run_id!r} goes on with an agent that has changed:\n{what}"
+        told = f"{which} {run_id!r} goes on with an agent that has changed:\n{what}"
         if self.on_change == "refuse":
             raise ConfigError(f"{told}\nBuild the agent with on_change='adopt' if that is meant.")
         if self.by_worker and (why := left_alone(changed, self.spec.agent)):

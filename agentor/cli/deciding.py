@@ -182,8 +182,8 @@ def approve(
 ) -> None:
     """Consent to a call that waits, as it is or with other arguments. A resume, or a worker, then starts it.
 
-    RUN, CALL and N are those that `agentor pending` shows. A call whose process died after its start is asked about again:
-    then N must say which question you have seen. --args names all arguments, also those that stay as they are; the
+    RUN, CALL and N are those that `agentor pending` shows. A call that was decided upon before, and whose process died after
+    its start, is asked about again: then N must say which question you have seen. --args names all arguments, also those that stay as they are; the
     schema in the run's log says whether they fit. Exit code 1 if it is not the one that waits, or if the call does not wait
     or was decided already.
     """
@@ -296,6 +296,8 @@ def _print_decided(run_id: str, call: PendingCall, status: str, by: str, as_json
         console.print_json({**shown, "status": status, "by": by})
         return
     click.echo(f"{status} by {one_line(by, 80)}: {exact(call_text(call.name, call.args))}")
+    if call.in_doubt and status == "approved":
+        click.echo("It may have taken effect before, and is started once more.", err=True)
     click.echo(f"A worker goes on with it, or: agentor resume APP {run_id}", err=True)
 
 

@@ -44,6 +44,14 @@ _max_turns_option = click.option(
 @click.option(
     "--plan", "only_plan", is_flag=True, help="Only say what it would do, and what has changed."
 )
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=0.0,
+    help="How long to wait for a worker that has the run.  [default: not at all]",
+)
 @_max_turns_option
 @agent_store_option
 @json_option
@@ -52,6 +60,7 @@ def resume(
     target: str,
     run_id: str,
     only_plan: bool,
+    wait_s: float,
     max_turns: int | None,
     store_path: str | None,
     as_json: bool,
@@ -68,7 +77,9 @@ def resume(
             plan, holder = agent.plan(run_id), holder_of(agent.store, run_id)
         else:
             result = _watched(
-                f"resuming {run_id}", lambda: agent.resume(run_id, max_turns=max_turns), run_id
+                f"resuming {run_id}",
+                lambda: agent.resume(run_id, max_turns=max_turns, wait=wait_s),
+                run_id,
             )
     if only_plan:
         _tell_plan(plan, holder, as_json)

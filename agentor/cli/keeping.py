@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -98,8 +98,10 @@ def prune(
             return
         if told.run_ids:
             _ask(store, told.run_ids, yes)
+        own = _own_events(store, told.run_ids)
         done = deletes.prune(**chosen)
         _tell(store, done, as_json)
+        _tell_what_stays(own, done)
 
 
 @click.command(
@@ -128,8 +130,7 @@ def delete(run_ids: tuple[str, ...], yes: bool, store_path: str | None, as_json:
         own = _own_events(store, names)
         done = _sum([_delete(deletes, name) for name in names])
         _tell(store, done, as_json)
-        if sum(own[name] for name in done.run_ids if name in own) > done.events:
-            click.echo("The other events stay, since forks have them too.", err=True)
+        _tell_what_stays(own, done)
     if done.held:
         click.get_current_context().exit(1)
 
@@ -146,6 +147,11 @@ def _own_events(store: Store, names: Sequence[str]) -> dict[str, int]:
         return {}
     rows = [row for row in store.runs() if row.run_id in names]
     return {row.run_id: row.last_seq - row.parent_seq for row in rows}
+
+
+def _tell_what_stays(own: Mapping[str, int], done: Removed) -> None:
+    if sum(own[name] for name in done.run_ids if name in own) > done.events:
+        click.echo("The other events stay, since forks have them too.", err=True)
 
 
 def _delete(store: Deletes, run_id: str) -> Removed:

@@ -8,6 +8,7 @@ from typing import Any
 
 from agentor.engine import events as ev
 from agentor.engine import strict_json
+from agentor.engine.batch import IN_DOUBT
 from agentor.engine.events import Event, Message, Usage
 from agentor.engine.replay import RunState
 from agentor.plan import Plan, plan_from_log
@@ -54,6 +55,12 @@ def timeline(events: Iterable[Event], before: Before | None = None) -> Iterator[
         before = before.after(event)
 
 
+def _came_to(result: Event) -> str:
+    if result.error == IN_DOUBT:
+        return "in doubt"  # it may have taken effect: anything but a failure
+    return "gave" if result.error is None else "failed"
+
+
 def _lines(event: Event, seq: int, answer: str | None, before: Before) -> Iterator[Line]:
     match event.type:
         case ev.RUN_START:
@@ -63,12 +70,9 @@ def _lines(event: Event, seq: int, answer: str | None, before: Before) -> Iterat
         case ev.TOOL_CALL:
             yield Line(seq, "call", call_text(event.name, event.args))
         case ev.TOOL_RESULT:
-            failed = event.error is not None
-            text = event.error if failed else event.result
-            tone = "bad" if failed else "plain"
-            yield Line(
-                seq, f"{event.name} {'failed' if failed else 'gave'}", text or "", took(event), tone
-            )
+            text = event.result if event.error is None else event.error
+            tone = "plain" if event.error is None else "bad"
+            yield Line(seq, f"{event.name} {_came_to(event)}", text or "", took(event), tone)
         case ev.MESSAGE:
             told = event.text == answer
             yield Line(seq, "answer", "as above" if told else event.text or "", tone="quiet")

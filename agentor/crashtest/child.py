@@ -20,7 +20,9 @@ from agentor.engine.asking import name_of, source_of
 from agentor.engine.events import PendingCall, RunResult
 from agentor.engine.redact import SECRETS
 from agentor.engine.result_text import error_text
+from agentor.engine.store.missing import MissingStore
 from agentor.errors import AgentorError, ConfigError, RunNotFoundError
+from agentor.inputs import no_store_is_opened
 
 
 def perform(order: Order) -> None:
@@ -37,13 +39,14 @@ def perform(order: Order) -> None:
 
 def _outcome(order: Order) -> Outcome:
     try:
-        agent = load_agent(order.target)
+        with no_store_is_opened():  # it gets one of the test's own
+            agent = load_agent(order.target)
     except AppFailedError as error:
         traceback.print_exc()
         return Outcome("not loaded", _told(error).removesuffix(". --debug shows where it did"))
     except ConfigError as error:
         return Outcome("config", _told(error))
-    own_store = None if agent.store is None else type(agent.store).__name__
+    own_store = _name_of_store(agent.store)
     effects: dict[str, str | None] = {name: tool.effect for name, tool in agent.tools.items()}
     ending, error_told = "ended", ""
     try:
@@ -56,6 +59,12 @@ def _outcome(order: Order) -> Outcome:
         traceback.print_exc()
         ending, error_told = "raised", _told(error)
     return Outcome(ending, error_told, agent.name, effects, own_store)  # type: ignore[arg-type]
+
+
+def _name_of_store(store: object) -> str | None:
+    if isinstance(store, MissingStore):
+        return "FileStore" if store.is_directory else "SQLiteStore"
+    return None if store is None else type(store).__name__
 
 
 def _told(error: BaseException) -> str:

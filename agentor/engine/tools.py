@@ -329,7 +329,9 @@ def _make(
 
 def _check_target(target: Any) -> None:
     if isinstance(target, Tool):
-        raise ConfigError(f"{target.name!r} is a tool already")
+        raise ConfigError(
+            f"{target.name!r} is a tool already; to declare more of it: dataclasses.replace(tool, effect=...)"
+        )
     if isinstance(target, type):
         raise ConfigError(f"{target.__name__} is a class; a tool is a function or a bound method")
     if not callable(target):

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from agentor.engine import events as ev
 from agentor.engine import strict_json
+from agentor.engine.batch import IN_DOUBT
 from agentor.engine.events import Event, Message
 from agentor.engine.replay import RunState, evolve
 from agentor.engine.request import Call, Transcript
@@ -25,6 +26,7 @@ Row: TypeAlias = dict[str, Any]
 
 UNFINISHED = "unfinished"
 DAMAGED = "damaged"
+_OUTCOMES = {None: "ok", IN_DOUBT: "in doubt"}  # by the error of a result; any other failed
 _LARGEST = 2**63 - 1  # that a column holds
 
 
@@ -169,7 +171,7 @@ class _Walk:
         call = batch.find(event, batch.answers) if batch else None
         row = self._calls[call.position] if call else self._stray(event, seq)
         row["result"], row["error"], row["result_seq"] = event.result, event.error, seq
-        row["outcome"] = "ok" if event.error is None else "failed"
+        row["outcome"] = _OUTCOMES.get(event.error, "failed")
         row.update(_times(event))
         if row["turn_id"] is not None:
             self._turn_of[seq] = row["turn_id"]

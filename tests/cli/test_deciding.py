@@ -395,7 +395,9 @@ def test_consent_is_not_given_to_a_question_that_may_not_have_been_seen(
     assert log(store) == before
     assert f"question {question}" in program("pending", "--store", store).stdout
     words = ("approve", "r", "call_1", "--question", question)
-    assert program(*words, "--store", store).exit_code == 0
+    consented = program(*words, "--store", store)
+    assert consented.exit_code == 0
+    assert "may have taken effect before, and is started once more" in consented.stderr
 
 
 @pytest.mark.parametrize("verb", [("reject", "--reason", "no"), ("settle", "--result", "done")])

@@ -23,6 +23,16 @@ def help_of(verb: str) -> str:
     return " ".join(CliRunner().invoke(main, [verb, "--help"]).stdout.split())
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("shwo", "show"), ("work", "worker"), ("qqq", None)])
+def test_a_verb_that_is_none_is_answered_with_the_one_that_may_be_meant(
+    typed: str, meant: str | None
+) -> None:
+    told = CliRunner().invoke(main, [typed])
+    assert told.exit_code == 2
+    assert f"No such command '{typed}'." in told.output
+    assert (f"Did you mean '{meant}'?" in told.output) == (meant is not None)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_says_what_it_is_for(verb: str) -> None:
     options = [p for p in command(verb).params if isinstance(p, click.Option)]

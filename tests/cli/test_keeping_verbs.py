@@ -147,3 +147,12 @@ def test_delete_says_that_the_events_of_a_run_with_forks_stay(
     shares = not stored.endswith("/")
     assert ("The other events stay, since forks have them too." in first.stderr) == shares
     assert program("delete", "copy", "--yes", "--store", stored).stderr == ""
+
+
+def test_prune_says_so_too(program: Program, stored: str) -> None:
+    write(stored, "branched", BODIES)
+    program("fork", "app.py:agent", "branched", "--id", "copy", "--store", stored)
+    pruned = program("prune", "--keep", "1", "--yes", "--store", stored)
+    assert sorted(left(stored)) == ["copy", "killed"]
+    shares = not stored.endswith("/")
+    assert ("The other events stay, since forks have them too." in pruned.stderr) == shares

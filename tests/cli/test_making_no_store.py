@@ -57,6 +57,36 @@ def test_with_another_store_named_the_agents_own_is_not_needed_and_not_made(
     assert not (place / "home").exists()
 
 
+def test_an_agent_with_a_transactional_tool_can_be_given_another_store(
+    program: Program, place: Path
+) -> None:
+    app = place / "app.py"
+    app.write_text(
+        app.read_text()
+        + """
+from agentor import RunContext, function_tool
+
+
+@function_tool(effect="transactional")
+def book(ctx: RunContext) -> str:
+    return "booked"
+
+
+booking = Agentor("Books", model=model, tools=[book], store="away.db")
+"""
+    )
+    write("runs.db", "other", [])
+    missing = program("worker", "app.py:booking", "--until-idle")
+    assert (missing.exit_code, "there is no store at 'away.db'" in missing.stderr) == (2, True)
+    assert program("worker", "app.py:booking", "--until-idle", "--store", "runs.db").exit_code == 0
+    files = program("worker", "app.py:booking", "--until-idle", "--store", "home/")
+    assert (files.exit_code, "there is no store at 'home/'" in files.stderr) == (2, True)
+    write("home/", "other", [])
+    told = program("worker", "app.py:booking", "--until-idle", "--store", "home/").stderr
+    assert "a store that has transactions" in told
+    assert not (place / "away.db").exists()
+
+
 def test_enqueue_makes_the_store_of_the_agent(program: Program, place: Path) -> None:
     assert program("enqueue", "app.py:at_home", "Hello").exit_code == 0
     assert (place / "home").is_dir()

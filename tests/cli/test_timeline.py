@@ -72,6 +72,11 @@ def test_a_failing_tool_shows_its_error() -> None:
     assert shown(failed) == [("get_weather failed", "RuntimeError: down", "250 ms")]
 
 
+def test_a_call_whose_outcome_nobody_knows_has_not_failed() -> None:
+    unknown = RESULT.with_(result="Error: ...", error="outcome unknown")
+    assert shown(unknown) == [("get_weather in doubt", "outcome unknown", "250 ms")]
+
+
 def test_an_unusual_finish_is_shown() -> None:
     (line,) = timeline([ANSWERS.with_(finish_reason="length")])
     assert (line.note, line.tone) == ("length", "bad")

@@ -201,8 +201,9 @@ async def test_resume_can_wait_for_a_run_that_somebody_else_finishes(store: Any)
     idle = ScriptedModel([])
     with pytest.raises(LeaseHeldError):
         await agent(store, idle).aresume("r")
-    with pytest.raises(LeaseHeldError):
+    with pytest.raises(LeaseHeldError) as held:
         await agent(store, idle).aresume("r", wait=0.01)
+    assert held.value.__notes__ == ["It was waited for, 0.01 s."]
     waiting = asyncio.create_task(agent(store, idle).aresume("r", wait=True))
     for _ in range(10):
         await asyncio.sleep(0)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from agentor.engine.batch import IN_DOUBT
 from agentor.engine.events import GENERATION, TOOL_CALL, TOOL_RESULT, Event, Usage
 from agentor.engine.replay import replay
 from agentor.engine.store import FileStore, MemoryStore, SQLiteStore
@@ -93,7 +94,9 @@ def test_each_event_of_a_tool_is_in_exactly_one_row(log: list[Event]) -> None:
         assert told == [event.seq for event in log if event.type == event_type]
     for row in rows:
         answer = log[row["result_seq"] - 1] if row["result_seq"] else None
-        assert (row["outcome"] in ("ok", "failed")) == (answer is not None)
+        assert (row["outcome"] in ("ok", "failed")) == (
+            answer is not None and answer.error != IN_DOUBT
+        )
         assert row["result"] == (answer.result if answer else None)
         assert row["call_id"] == (answer.call_id if answer else row["call_id"])
 
@@ -133,6 +136,17 @@ def test_what_was_given_up_is_a_fact_but_no_part_of_the_conversation(
     ]
     assert [row["content"] for row in query(out, "SELECT content FROM messages")] == ["Pay."]
     assert query(out, "SELECT sum(total_tokens) AS spent FROM usage") == [{"spent": 3}]
+
+
+def test_a_call_whose_outcome_nobody_knows_is_in_doubt_and_has_not_failed() -> None:
+    log = [
+        Event("run_start", messages=[{"role": "user", "content": "Pay."}]),
+        Event("generation", calls=[raw_call("a", "pay", "{}")]),
+        Event("tool_call", name="pay", call_id="a", effect="once"),
+        Event("tool_result", name="pay", call_id="a", result="Error: not known", error=IN_DOUBT),
+    ]
+    [row] = rows_of("run", log, Numbers())["tool_calls"]
+    assert (row["outcome"], row["error"]) == ("in doubt", IN_DOUBT)
 
 
 def test_inherited_rows_of_a_fork_are_marked_so_that_sums_count_once_what_was_spent_once(

@@ -7,7 +7,7 @@ the loop. What differs is only how they come by the two.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -225,7 +225,7 @@ class Launch:
     # Opening a segment --------------------------------------------------------------------------------------------
 
     def _with_instructions(self, messages: Sequence[Message]) -> list[Message]:
-        if self.instructions and not any(m.get("role") in SYSTEM_ROLES for m in messages):
+        if self.instructions and not _has_system(messages):
             return [{"role": "system", "content": self.instructions}, *messages]
         return list(messages)
 
@@ -234,15 +234,19 @@ class Launch:
     ) -> list[Event]:
         """The run_start that goes on from a state; none if only the end of the run is missing."""
         settles = self._settles(state.batch)
+        told: Sequence[Message] = ()  # already, for when the batch has its answers
         if state.batch is not None and settles:
             self._check_tools(run_id, state.batch)
+            told = state.batch.then
+        elif state.batch is not None:
+            messages = [*state.batch.then, *messages]  # what was added since is not given up
         reopen = resumption(state, self.spec.max_turns, settles)
         if reopen is None and not messages:
             return []
         if self.spec.budget is not None:
             self.spec.budget.check_spent(state)
         kept, added = len(state.transcript), list(messages)
-        if self.instructions and not state.transcript.has_system:
+        if self.instructions and not (state.transcript.has_system or _has_system(told)):
             if not settles:
                 kept, added = 0, [*state.messages, *messages]
             added = self._with_instructions(added)
@@ -393,3 +397,7 @@ def with_turns(spec: AgentSpec, max_turns: int | None) -> AgentSpec:
     if max_turns is None:
         return spec
     return replace(spec, max_turns=read_count("max_turns", max_turns))
+
+
+def _has_system(messages: Iterable[Message]) -> bool:
+    return any(message.get("role") in SYSTEM_ROLES for message in messages)

@@ -18,8 +18,7 @@ from agentor.cli.loading import agent_argument, agent_store_option, agent_with_s
 from agentor.cli.options import Interrupted, Verb, debug_option, json_option, told
 from agentor.cli.outcome import tell, tell_where_it_branched
 from agentor.cli.plain import one_line, plain
-from agentor.engine.batch import DECLARED
-from agentor.engine.effects import stricter
+from agentor.engine.batch import DECLARED, stricter
 from agentor.engine.events import TOOL_CALL, RunResult
 from agentor.engine.store.protocol import Holder, check_run_id
 from agentor.errors import AgentorError, ConfigError

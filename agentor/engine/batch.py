@@ -25,9 +25,16 @@ NO_FAILURES: Final = frozenset({WITHDRAWN, IN_DOUBT, REJECTED, UNDONE})
 # Effects that a batch settles for.
 DECLARED: Final = frozenset({"idempotent", "transactional", "once"})
 
+_STRICTNESS: Final = {None: 0, "read": 0, "idempotent": 1, "transactional": 2, "once": 3}
+
 SETTLED: Final = "settled"  # the status of a decision that a call in doubt did happen
 
 CONSENT_STAYS: Final = "it was approved in the run that this one was forked from, which may start it: consent counts for one start"
+
+
+def stricter(one: str | None, other: str | None) -> str | None:
+    """Of two things said of one call, by the log and by today's code, the one that promises less."""
+    return max(one, other, key=lambda effect: _STRICTNESS.get(effect, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,10 @@ class Batch:
     calls: tuple[Call, ...]
     source: str | None
     cut: str | None  # the reply was cut off for this reason: none of its calls may run
-    started: frozenset[int] = frozenset()  # positions with a tool_call event
+    started: frozenset[int] = frozenset()  # positions with a tool_call event, but for the next
+    refused: frozenset[int] = (
+        frozenset()
+    )  # positions whose tool_call says that they are not started
     answers: Mapping[int, str] = field(default_factory=dict)  # position -> what the model is told
     effects: Mapping[int, str] = field(default_factory=dict)  # position -> declared at its start
     approvals: Mapping[int, Approval] = field(default_factory=dict)  # position -> not used up
@@ -60,6 +70,7 @@ class Batch:
         default_factory=dict
     )  # as a person changed them last
     approving: bool = False  # consent to one of its calls was ever asked
+    consented: frozenset[int] = frozenset()  # positions that a person ever consented to, here
     then: tuple[Message, ...] = ()  # what follows in the conversation once the batch has joined it
     origin: str | None = None  # the run it was opened in, if that is not the run it stands in
     nonce: str | None = None  # of the run it was opened in
@@ -125,7 +136,9 @@ class Batch:
         """
         own = Approval("asked", reason=CONSENT_STAYS, seq=seq)
         approvals = {p: own if a.status == "approved" else a for p, a in self.approvals.items()}
-        return changed(self, origin=self.origin or origin, approvals=approvals)
+        return changed(
+            self, origin=self.origin or origin, approvals=approvals, consented=frozenset()
+        )
 
     def _called(self, call_id: str) -> Call | None:
         if len(self.calls) > 1:

@@ -24,6 +24,7 @@ from agentor.engine.batch import (
     REJECTED,
     WITHDRAWN,
     Batch,
+    stricter,
 )
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.db import Db, ToolOutbox
@@ -34,7 +35,6 @@ from agentor.engine.effects import (
     Verdict,
     find_out,
     must_not_start,
-    stricter,
 )
 from agentor.engine.events import Event
 from agentor.engine.redact import SECRETS
@@ -56,6 +56,7 @@ NOT_KNOWN_HERE: Final = (
     "may not take effect. It was not started here."
 )
 MAY_HAVE_HAPPENED: Final = "it was started before and may have taken effect"
+DID_NOT_HAPPEN: Final = "it was started before, without consent, and did not take effect"
 MAY_HAPPEN_ELSEWHERE: Final = (
     "the run that this one was forked from may start it, or has: it may have taken effect"
 )
@@ -123,7 +124,7 @@ class Calling:
                 case "claim":
                     staged.add(self._claim(staged.state, batch, call))
                 case "refuse":
-                    staged.add(self._claim(staged.state, batch, call))
+                    staged.add(self._refused_claim(staged.state, batch, call))
                     refused.append(call)
                 case "start" | "find out" | "wait":
                     pass
@@ -143,27 +144,47 @@ class Calling:
         approval = batch.approval_of(call)
         if approval == "rejected":
             return "rejected"
+        if _never_started(batch, call):
+            return "refuse"
         if approval == "asked":
             return "wait"
-        if approval == "approved" and call.name not in state.withdrawn(self._max_failures):
+        is_withdrawn = call.name in state.withdrawn(self._max_failures)
+        if approval == "approved" and not is_withdrawn:
             return "claim"
-        claimed = call.position in batch.started and approval is None
-        if claimed and (batch.seq, call.position) in self._claimed:
-            return "start"
-        if not claimed and self._refusal(state, batch, call):
+        if call.position in batch.started and approval is None:
+            return self._fate_of_claimed(batch, call, is_withdrawn)
+        if self._refusal(state, batch, call):
             return "refuse"
-        if self._must_ask_again(batch, call) if claimed else self._asks(batch, call):
+        if self._asks(batch, call):
             return "ask"
+        return "find out" if self._may_not_start(batch, call) else "claim"
+
+    def _fate_of_claimed(self, batch: Batch, call: Call, is_withdrawn: bool) -> Fate:
+        if (batch.seq, call.position) in self._claimed:
+            return "start"
         if self._may_not_start(batch, call):
             return "find out"
-        return "start" if claimed else "claim"
+        if is_withdrawn:
+            return "refuse"
+        if self._must_ask_again(batch, call):
+            return "ask"
+        # Where the log says less than today's code, whoever comes next must find what this start was.
+        says = batch.effects.get(call.position)
+        is_said = stricter(says, self._tools[call.name].effect) == says
+        return "start" if is_said or not self._is_once(call) else "claim"
+
+    def _is_once(self, call: Call) -> bool:
+        return self._tools[call.name].effect == "once"
 
     def gone(self, batch: Batch) -> list[Call]:
         """The calls that cannot be answered, since this agent does not have their tools."""
         return [
             call
             for call in batch.missing
-            if call.name not in self._tools and batch.approval_of(call) != "rejected"
+            if call.name not in self._tools
+            and batch.approval_of(call) != "rejected"
+            and call.position not in batch.refused
+            and not _never_started(batch, call)
         ]
 
     def asks_tool(self, call: Call) -> bool:
@@ -186,6 +207,12 @@ class Calling:
             effect=tool.effect if tool and tool.effect != "read" else None,
         )
 
+    def _refused_claim(self, state: RunState, batch: Batch, call: Call) -> Event:
+        """A claim that says why the call is not started: it counts as no start if its answer is torn from it."""
+        refusal = self._refusal(state, batch, call)
+        error = refusal[0] if refusal else None
+        return self._claim(state, batch, call).with_(error=error)
+
     def _question(self, batch: Batch, call: Call, reason: str | None) -> Event:
         return Event(
             ev.APPROVAL,
@@ -204,11 +231,12 @@ class Calling:
         return tool.asks_approval(self._context_of(batch, call), batch.args_of(call))
 
     def _must_ask_again(self, batch: Batch, call: Call) -> bool:
-        """A call in doubt whose consent is used up, and of which nothing says that a second start is safe."""
-        if not self.is_in_doubt(batch, call):
+        """A call in doubt that needs consent, and has had none, or has used it up and nothing says that a second start is
+        safe."""
+        if not self.is_in_doubt(batch, call) or not self._asks(batch, call):
             return False
         effect = stricter(batch.effects.get(call.position), self._tools[call.name].effect)
-        return effect in (None, "read") and self._asks(batch, call)
+        return effect in (None, "read") or call.position not in batch.consented
 
     def _refusal(self, state: RunState, batch: Batch, call: Call) -> tuple[str, str] | None:
         """Why a call is not run: the error, and what the model is told. None if it is run."""
@@ -220,7 +248,7 @@ class Calling:
             return f"unknown tool {call.name!r}", f"there is no tool {call.name!r}; tools: {known}"
         if call.name in state.withdrawn(self._max_failures):
             return WITHDRAWN, f"the tool {call.name!r} failed too often and is no longer available"
-        if call.problem:
+        if call.problem and call.position not in batch.edited:
             told = f"{call.problem}; the tool was not run"
             return f"InvalidArgumentsError: {call.problem}", told
         return None
@@ -267,6 +295,8 @@ class Calling:
                 # Not so far: the run that this one was forked from may yet start it.
                 verdict = Unknown()
             match verdict:
+                case DidNotHappen() if not self._has_consent(batch, call):
+                    return Parked(DID_NOT_HAPPEN)
                 case Happened(result):
                     text = result_text(result, tool.max_result_chars)
                     return ToolOutcome(text, None, started_at, clock.now())
@@ -276,6 +306,9 @@ class Calling:
                     told = NOT_KNOWN if call.position in batch.started else NOT_KNOWN_HERE
                     return ToolOutcome(told, IN_DOUBT, started_at, clock.now())
         return await self._start(batch, call, context, self._timeout_s)
+
+    def _has_consent(self, batch: Batch, call: Call) -> bool:
+        return call.position in batch.consented or not self._asks(batch, call)
 
     def still_running(self, batch: Batch) -> list[tuple[Call, threading.Thread]]:
         """Calls without a result whose sync tools were given up and go on all the same: nobody can stop a thread."""
@@ -377,6 +410,12 @@ class Calling:
             started_at=times[0],
             ended_at=times[1],
         )
+
+
+def _never_started(batch: Batch, call: Call) -> bool:
+    """Whether the generation alone says that nobody starts this call. Of runs that were begun elsewhere it does not."""
+    is_broken = call.problem is not None and call.position not in batch.edited
+    return batch.nonce is not None and (bool(batch.cut) or is_broken)
 
 
 def _why_in_doubt(batch: Batch, call: Call) -> str:

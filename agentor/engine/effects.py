@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from agentor.engine.batch import Batch
+from agentor.engine.batch import Batch, stricter
 from agentor.engine.request import Call
 from agentor.engine.run_context import RunContext
 from agentor.errors import ConfigError
@@ -25,14 +25,6 @@ Effect: TypeAlias = Literal["read", "idempotent", "transactional", "once"]
 OnDoubt: TypeAlias = Literal["tell", "park"]
 
 EFFECTS: Final = ("read", "idempotent", "transactional", "once")
-
-
-_STRICTNESS: Final = {None: 0, "read": 0, "idempotent": 1, "transactional": 2, "once": 3}
-
-
-def stricter(one: str | None, other: str | None) -> str | None:
-    """Of two things said of one call, by the log and by today's code, the one that promises less."""
-    return max(one, other, key=lambda effect: _STRICTNESS.get(effect, 3))
 
 
 def may_not_repeat(before: str | None, today: str | None) -> bool:
@@ -49,12 +41,14 @@ def may_not_repeat(before: str | None, today: str | None) -> bool:
 def must_not_start(batch: Batch, call: Call, today: str | None) -> bool:
     """Whether a call that may have happened must not simply be started. `today`: what its tool declares now.
 
-    One that a fork has inherited unclaimed may be started by the run it was forked from at any moment. What goes for it is
-    today's declaration alone; a transactional one is each branch's own.
+    One that a fork has inherited unclaimed, or claimed by a tool that was transactional then, may be started by the run it was
+    forked from at any moment. What goes for it is today's declaration alone; a transactional one is each branch's own.
     """
-    if call.position in batch.started:
-        return may_not_repeat(batch.effects.get(call.position), today)
-    return batch.may_have_started(call) and today == "once"
+    if batch.origin is not None and today == "once":
+        return True
+    return call.position in batch.started and may_not_repeat(
+        batch.effects.get(call.position), today
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ class Event:
     name: str | None = None  # of the tool
     args: dict[str, Any] | None = None  # of the call, as an object; {} when they were no object
     result: str | None = None  # what the model is told
-    error: str | None = None
+    error: str | None = None  # tool_call: why it is not going to be started
     call_id: str | None = None  # unique in the conversation, as it is sent to the model
     turn: int | None = None  # the generation of the segment, from 1
     usage: Usage | None = None

@@ -16,7 +16,16 @@ from functools import reduce
 from typing import Any, Final
 
 from agentor.engine import events as ev
-from agentor.engine.batch import NO_FAILURES, SETTLED, AllBut, Approval, Batch, changed, opened
+from agentor.engine.batch import (
+    NO_FAILURES,
+    SETTLED,
+    AllBut,
+    Approval,
+    Batch,
+    changed,
+    opened,
+    stricter,
+)
 from agentor.engine.events import Event, Message, Usage
 from agentor.engine.request import (
     Transcript,
@@ -279,7 +288,8 @@ def _approval(state: RunState, event: Event, seq: int) -> RunState:
         return changed(state, seq=seq)
     approval = Approval(event.status or "asked", event.by, event.reason, event.args, seq)
     approvals = {**batch.approvals, call.position: approval}
-    batch = changed(batch, approvals=approvals, approving=True)
+    consented = batch.consented | {call.position} if event.status == "approved" else batch.consented
+    batch = changed(batch, approvals=approvals, approving=True, consented=consented)
     if event.args is not None:
         batch = changed(batch, edited={**batch.edited, call.position: event.args})
     return changed(state, seq=seq, batch=batch)
@@ -349,13 +359,17 @@ def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
     if batch is None:
         return changed(state, seq=seq)
     call = batch.find(event, batch.started)
-    if call is None and batch.approvals:  # a start that a person has consented to is another one
+    if call is None and batch.by_own_ids:  # another start of one that was started before
+        call = batch.find(event, batch.answers)
+    if call is None and batch.approvals:  # likewise, if a person has consented to it
         call = batch.find(event, AllBut(batch.approvals.keys() & batch.started))
     if call is None:
         return changed(state, seq=seq)
     at, effects, approvals = call.position, batch.effects, batch.approvals
+    if event.error is not None:
+        return changed(state, seq=seq, batch=changed(batch, refused=batch.refused | {at}))
     if event.effect is not None:
-        effects = {**effects, at: event.effect}
+        effects = {**effects, at: stricter(event.effect, effects.get(at)) or event.effect}
     if at in approvals:  # used up
         approvals = {p: approval for p, approval in approvals.items() if p != at}
     started = changed(batch, started=batch.started | {at}, effects=effects, approvals=approvals)

@@ -164,7 +164,9 @@ class _Walk:
         call = batch.find(event, batch.started) if batch else None
         row = self._calls[call.position] if call else self._stray(event, seq)
         row["call_seq"] = seq
-        row["outcome"] = "in doubt"  # until there is a result
+        row["outcome"] = (
+            "in doubt" if event.error is None else "not started"
+        )  # until there is a result
 
     def _tool_result(self, event: Event, before: RunState, seq: int) -> None:
         batch = before.batch

@@ -147,6 +147,34 @@ def test_a_second_start_of_a_call_uses_up_the_consent_to_it_and_no_others() -> N
     assert (batch.started, batch.approvals) == ({0}, {})
 
 
+def test_a_second_claim_says_what_that_start_was_and_the_stricter_word_counts() -> None:
+    log = [ASKED[0], Event("generation", calls=[raw_call("a", "pay", "{}")], digest="d")]
+    for first, second, said in (
+        ("transactional", "once", "once"),
+        ("once", "transactional", "once"),
+        ("idempotent", "read", "idempotent"),
+        (None, "read", "read"),
+    ):
+        batch = replay([*log, started("a", effect=first), started("a", effect=second)]).batch
+        assert batch is not None
+        assert (batch.started, batch.effects) == ({0}, {0: said})
+
+
+def test_a_claim_that_says_why_its_call_is_not_started_counts_as_no_start() -> None:
+    batch = batch_after(started("a", error="unknown tool 'pay'", effect="once"))
+    assert (batch.refused, batch.started, batch.effects) == ({0}, set(), {})
+    assert ids(batch.missing) == ["a", "b"]
+    assert batch.in_doubt == ()
+
+
+def test_what_a_person_has_consented_to_is_known_after_its_start_and_not_in_a_fork() -> None:
+    batch = batch_after(
+        consent("asked"), consent("approved"), started("a"), consent("rejected", "b")
+    )
+    assert (batch.consented, batch.approvals.keys()) == ({0}, {1})
+    assert batch.forked("p").consented == set()
+
+
 def test_who_settles_an_older_log_names_its_calls_by_the_ids_they_have_now() -> None:
     raw = [raw_call("c", name, "{}") for name in ("pay", "send")]
     log = [ASKED[0], Event("generation", calls=raw), started("c")]

@@ -441,11 +441,24 @@ def test_a_call_without_a_result_did_not_happen_so_it_is_made(
     store: SQLiteStore, path: Path
 ) -> None:
     half_finished(store)
-    mine = agent(store, tool(write, needs_approval=lambda ctx, args: True), on_change="adopt")
+    mine = agent(store, tool(write))
     plan = mine.plan("run")
     assert (plan.to_run, plan.in_doubt, plan.waiting) == (("call_1",), (), ())
     result = mine.resume("run")
     assert results(result.events) == [("note", "noted")]
+    assert notes(path) == ["a"]
+
+
+def test_a_call_that_did_not_happen_waits_for_the_consent_that_todays_code_wants(
+    store: SQLiteStore, path: Path
+) -> None:
+    half_finished(store)
+    mine = agent(store, tool(write, needs_approval=lambda ctx, args: True), on_change="adopt")
+    assert mine.plan("run").waiting == ("call_1",)
+    assert mine.resume("run").status == "paused"
+    assert notes(path) == []
+    mine.approve("run", "call_1")
+    assert results(mine.resume("run").events) == [("note", "noted")]
     assert notes(path) == ["a"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from agentor.engine.events import Event
+from agentor.engine.events import Event, without_repeats
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
 from agentor.engine.store.copying import unfinished_copy, unmarked
@@ -27,12 +27,12 @@ async def recorded(store: Store, run_id: str) -> Recorded:
 
     `RunNotFoundError` if there are none, `LogCorruptError` if they cannot be folded or are no run yet.
     """
-    events = await off_loop(store, store.load, run_id)
+    events = without_repeats(await off_loop(store, store.load, run_id))
     if not events:
         raise RunNotFoundError(run_id)
     if (copy := unfinished_copy(run_id, events)) is not None:
         raise LogCorruptError(run_id, len(events), copy.broken_off(len(events)))
-    state, filled = with_messages(unmarked(_without_repeats(events)), run_id)
+    state, filled = with_messages(unmarked(events), run_id)
     if not len(state.transcript):
         raise LogCorruptError(run_id, 1, "no event says what the conversation is")
     return state, filled
@@ -51,13 +51,3 @@ def _is_still_so(store: object, run_id: str, events: Sequence[Event]) -> bool:
     if last.seq is None or not isinstance(store, Tails):
         return False
     return list(store.tail(run_id, after=last.seq - 1, timeout=0)) == [last]
-
-
-def _without_repeats(events: Sequence[Event]) -> list[Event]:
-    """The events without exact repeats, which a store that fails after it has written makes a worker leave."""
-    unique: list[Event] = []
-    for event in events:
-        is_repeat = unique and event.seq is not None and event.seq == unique[-1].seq
-        if not (is_repeat and event == unique[-1]):
-            unique.append(event)
-    return unique

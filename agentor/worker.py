@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from agentor.consent import pending_of
 from agentor.engine import clock
-from agentor.engine.events import Event, RunResult
+from agentor.engine.events import Event, RunResult, without_repeats
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, replay
 from agentor.engine.store.protocol import Store
@@ -271,7 +271,8 @@ class Worker:
     async def _has_moved(self, run_id: str, state: RunState) -> bool:
         """Whether there is more in its log than the attempt began with."""
         try:
-            return len(await off_loop(self._store, self._store.load, run_id)) > state.seq
+            events = await off_loop(self._store, self._store.load, run_id)
+            return len(without_repeats(events)) > state.seq
         except Exception:  # a store that fails, which is why nothing moves
             return False
 

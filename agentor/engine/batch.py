@@ -6,12 +6,12 @@ person, and whether a resume may give it up.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from agentor.engine.events import Event, Message
+from agentor.engine.events import TOOL_CALL, Event, Message
 from agentor.engine.request import Call
 
 WITHDRAWN: Final = "tool disabled"  # the error of a call to a tool that is no longer offered
@@ -150,21 +150,33 @@ class Batch:
     def _by_id(self) -> Mapping[str, Call]:
         return {call.call_id: call for call in self.calls}
 
+    @cached_property
+    def _by_received_id(self) -> Mapping[str, Sequence[Call]]:
+        received: dict[str, list[Call]] = {}
+        for call in self.calls:
+            received.setdefault(call.received_id, []).append(call)
+        return received
+
     def find(self, event: Event, but: Container[int]) -> Call | None:
         """The call that a tool event speaks of, which is none of those at the positions `but`.
 
-        Older logs name a call only by the id the model gave it, which may be doubled or empty: there the first that may
-        be meant is. Elsewhere a second start of one call must not pass for the first start of another.
+        A second start of one call must not pass for the first start of another.
         """
         call = self._called(event.call_id or "")
-        if call is not None and call.position not in but:
-            return call
-        if self.by_own_ids:
-            return None
-        for call in self.calls:
-            if call.received_id == event.call_id and call.position not in but:
-                return call
-        return None
+        if not self.by_own_ids and (meant := self._by_received_id.get(event.call_id or "")):
+            return self._first_open(event, meant, but)
+        return call if call is not None and call.position not in but else None
+
+    def _first_open(self, event: Event, meant: Sequence[Call], but: Container[int]) -> Call | None:
+        """Older logs name a call by the id the model gave it, which may be doubled or empty, or be one that we made for
+        another call. So what else they say of the call decides, and what comes first only where that is not enough.
+        """
+        meant = [call for call in meant if call.name == event.name] or meant
+        if event.type == TOOL_CALL:  # elsewhere arguments are those that a person gave
+            meant = [call for call in meant if call.args == event.args] or meant
+        left = [call for call in meant if call.position not in but]
+        begun = [call for call in left if call.position in self.started]
+        return next(iter(begun or left), None)
 
 
 _BLANK: Final = Batch(0, {}, (), None, None)

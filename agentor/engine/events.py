@@ -356,6 +356,24 @@ class RunResult:
         )
 
 
+def without_repeats(events: Iterable[Event]) -> list[Event]:
+    """The events of a log, each once. An event is left out if its seq was there before, and all it says was.
+
+    A store that does not look at seqs holds such repeats, when an append failed after it had written and was tried again.
+    What differs under one seq stays: two have written there.
+    """
+    by_seq: dict[int, Event] = {}
+    unique = []
+    for event in events:
+        seq = event.seq
+        if seq is None:
+            unique.append(event)
+        elif seq not in by_seq or by_seq[seq] != event:
+            by_seq[seq] = event
+            unique.append(event)
+    return unique
+
+
 def last_of(events: Iterable[Event], event_type: str) -> Event | None:
     """The last event of a type, or None."""
     found = None

@@ -153,9 +153,9 @@ def evolve(state: RunState, event: Event) -> RunState:
 
 
 def replay(events: Iterable[Event], run_id: str | None = None) -> RunState:
-    """Fold a whole log. `run_id` only names the run in errors."""
+    """Fold a whole log, but for exact repeats (`without_repeats`). `run_id` only names the run in errors."""
     try:
-        return reduce(evolve, events, RunState())
+        return reduce(evolve, ev.without_repeats(events), RunState())
     except LogCorruptError as error:
         raise LogCorruptError(run_id, error.seq, error.reason) from None
 
@@ -189,7 +189,7 @@ def verify(events: Iterable[Event], run_id: str | None = None) -> list[str]:
     """What is wrong with a log, in words; [] if replay rebuilds exactly what was sent and recorded."""
     problems: list[str] = []
     state = RunState()
-    for event in events:
+    for event in ev.without_repeats(events):
         try:
             after = _evolve_named(state, event, run_id)
         except LogCorruptError as error:
@@ -298,7 +298,7 @@ def _approval(state: RunState, event: Event, seq: int) -> RunState:
 def _generation(state: RunState, event: Event, seq: int) -> RunState:
     transcript = state.transcript
     if (messages := event.__dict__.get("messages")) is not None and not callable(messages):
-        transcript = Transcript(messages)  # the log of an older version carries them whole
+        transcript = transcript.extended(0, messages)  # an older version's log carries them whole
     calls = read_calls(event, transcript)
     cut = event.finish_reason if event.finish_reason in CUT_REASONS else None
     batch = None

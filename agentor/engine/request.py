@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from agentor.engine import strict_json
 from agentor.engine.arguments import parse_arguments
@@ -104,7 +104,9 @@ class Transcript:
         """The first `kept` messages, then `messages`, which may be anything."""
         if kept == self._length and all(_is_plain(message) for message in messages):
             return self._grown(_legal(messages), None) if messages else self
-        return Transcript([*self._shared.messages[:kept], *messages])
+        rebuilt = Transcript([*self._shared.messages[:kept], *messages])
+        rebuilt._shared.credit(self._shared.origins_until(self._length))
+        return rebuilt
 
     def uses_id(self, call_id: str) -> bool:
         return self._shared.ids.get(call_id, self._length) < self._length
@@ -156,8 +158,8 @@ class _Shared:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self.ids: dict[str, int] = {}  # call id -> index of the message that asked
-        self.origins: dict[int, str | None] = {}  # index -> the server whose fields it carries
-        self.sources: set[str | None] = set()  # all of these servers
+        self.origins: dict[int, str] = {}  # index -> the server whose fields it carries
+        self.sources: set[str] = set()  # all of these servers
         self.digests: list[str] = [""]  # of the first i messages, as far as somebody asked
 
     def add(self, messages: Iterable[Message], source: str | None) -> None:
@@ -178,6 +180,22 @@ class _Shared:
         copy.sources = set(copy.origins.values())
         copy.digests = self.digests[: length + 1]
         return copy
+
+    def origins_until(self, length: int) -> dict[str, str]:
+        """What is known of the first messages: the server of each that has fields of one, by what the message says."""
+        return {
+            strict_json.canonical(self.messages[index]): source
+            for index, source in self.origins.items()
+            if index < length
+        }
+
+    def credit(self, known: Mapping[str, str]) -> None:
+        """Learn of messages that were said before where they came from: a list of messages does not tell."""
+        for index, message in enumerate(self.messages if known else ()):
+            said = strict_json.canonical(message) if _has_provider_fields(message) else ""
+            if said in known:
+                self.origins[index] = known[said]
+                self.sources.add(known[said])
 
     def digest(self, length: int) -> str:
         for message in self.messages[len(self.digests) - 1 : length]:
@@ -309,14 +327,14 @@ def _without_provider_fields(message: Message) -> Message:
 
 # Making any list of messages legal -------------------------------------------------------------------------------
 
+_Place: TypeAlias = tuple[Call, list[Message]]  # a call without an answer, the answers of its group
+
 
 def _legal(messages: Iterable[Message]) -> list[Message]:
     """The legal conversation nearest to `messages`."""
     system: list[Message] = []
     rest: list[Message] = []
-    open_calls: dict[
-        str, tuple[list[Message], int]
-    ] = {}  # received id -> its group's answers, position
+    open_calls: dict[str, list[_Place]] = {}  # received id -> where its answers go, in order
     groups: dict[int, list[Message]] = {}  # index in rest -> answers
     taken: set[str] = set()
     for raw in messages:
@@ -330,21 +348,32 @@ def _legal(messages: Iterable[Message]) -> list[Message]:
                 calls = _unique_calls(message["tool_calls"], len(rest), taken)
                 answers = [tool_message(call, UNANSWERED) for call in calls]
                 groups[len(rest)] = answers
-                open_calls |= {
-                    call.received_id: (answers, call.position) for call in reversed(calls)
-                }
+                open_calls |= _places(calls, answers)
                 message["tool_calls"] = [call.to_message() for call in calls]
                 rest.append(message)
             case "assistant" if message["content"]:
                 rest.append(message)
-            case "tool" if place := open_calls.pop(message.get("tool_call_id", ""), None):
-                answers, position = place
-                answers[position] = {**message, "tool_call_id": answers[position]["tool_call_id"]}
+            case "tool" if places := open_calls.get(message.get("tool_call_id", "")):
+                call, answers = places.pop(_meant(message, places))
+                answers[call.position] = {**message, "tool_call_id": call.call_id}
     legal = [_merged(system)] if system else []
     for index, message in enumerate(rest):
         legal.append(message)
         legal.extend(groups.get(index, ()))
     return legal
+
+
+def _places(calls: Sequence[Call], answers: list[Message]) -> dict[str, list[_Place]]:
+    places: dict[str, list[_Place]] = {}
+    for call in calls:
+        places.setdefault(call.received_id, []).append((call, answers))
+    return places
+
+
+def _meant(message: Message, places: Sequence[_Place]) -> int:
+    """Which place an answer is for, of those with its id: that of the tool it names, or the first."""
+    names = [call.name for call, _ in places]
+    return names.index(message["name"]) if message.get("name") in names else 0
 
 
 def _tidied(raw: Message) -> Message:

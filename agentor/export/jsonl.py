@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from agentor.engine.events import Event
+from agentor.engine.events import Event, without_repeats
 from agentor.engine.replay import replay
 from agentor.engine.store.file_reading import reading
 from agentor.engine.store.jsonl import read_jsonl
@@ -251,7 +251,7 @@ def _changed(run_id: str, content: bytes) -> list[Problem]:
 
 def _missing(store: Store, run_id: str, log: list[Event]) -> list[Event] | None:
     """The events that the store lacks; None if it has another run of that id."""
-    there = store.load(run_id)
+    there = without_repeats(store.load(run_id))
     common = min(len(there), len(log))
     return log[common:] if there[:common] == log[:common] else None
 

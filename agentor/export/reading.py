@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from agentor.engine.events import Event
+from agentor.engine.events import Event, without_repeats
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import LogCorruptError, RunNotFoundError
 
@@ -44,7 +44,7 @@ def readable_runs(
     """Each run with its log. What cannot be read is added to `problems` and passed over."""
     for run_id in run_ids:
         try:
-            log = store.load(run_id)
+            log = without_repeats(store.load(run_id))
         except LogCorruptError as damage:
             problems.append(Problem(run_id, damage.damage))
             continue

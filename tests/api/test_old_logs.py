@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from agentor import Agentor, FileStore, LogCorruptError
+from agentor import Agentor, FileStore, LogCorruptError, function_tool
 from agentor.engine.events import Usage
 from agentor.engine.replay import verify
 from agentor.engine.store import is_complete, replay_messages, total_usage
@@ -213,3 +213,42 @@ def test_a_log_of_ours_with_a_torn_line_in_the_middle_is_refused_and_named(tmp_p
     with pytest.raises(LogCorruptError, match="'r'") as caught:
         agent(FileStore(tmp_path), ScriptedModel([])).resume("r")
     assert caught.value.seq == 4
+
+
+@pytest.mark.parametrize("received", [("c", "c"), ("", ""), ("", "call_2_0")])
+@pytest.mark.parametrize("order", [("pay", "look"), ("look", "pay")])
+@pytest.mark.parametrize("known", ["pay", "look"])
+def test_a_recorded_result_is_told_as_that_of_its_own_call_whatever_ids_the_model_gave(
+    tmp_path: Path, received: tuple[str, str], order: tuple[str, str], known: str
+) -> None:
+    ran: list[str] = []
+
+    @function_tool(effect="read")
+    def look() -> str:
+        """Look."""
+        ran.append("look")
+        return "seen"
+
+    @function_tool(effect="once")
+    def pay() -> str:
+        """Pay."""
+        ran.append("pay")
+        return "paid"
+
+    ids = dict(zip(order, received, strict=True))
+    raw = [
+        {"id": ids[n], "type": "function", "function": {"name": n, "arguments": "{}"}}
+        for n in order
+    ]
+    begun = [{"type": "tool_call", "name": n, "call_id": ids[n], "args": {}} for n in order]
+    ended = {"type": "tool_result", "name": known, "call_id": ids[known], "result": f"told {known}"}
+    store = write(tmp_path, [LOG[0], {**LOG[1], "calls": raw}, *begun, ended])
+    asked = ScriptedModel([says("done")])
+    Agentor("Weather Agent", model=asked, tools=[look, pay], store=store).resume("old")
+    *_, first, second = asked.requests[0].messages
+    told = dict(zip(order, (first["content"], second["content"]), strict=True))
+    assert told[known] == f"told {known}"
+    if known == "pay":
+        assert (told["look"], ran) == ("seen", ["look"])
+    else:
+        assert ("is not known" in told["pay"], ran) == (True, [])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from agentor.engine.batch import CONSENT_STAYS, DECLARED, Approval, Batch
 from agentor.engine.decide import AskModel, CallTools, Finish, decide
@@ -282,3 +283,114 @@ def test_consent_that_is_not_used_up_stays_with_the_run_it_was_given_in() -> Non
 def test_a_batch_that_the_parent_may_yet_start_settles_in_a_fork(effect: str | None) -> None:
     fork = Event("fork", forked_from="parent")
     assert batch_after(fork).settles({"pay": effect}) == (effect in DECLARED)
+
+
+# Logs that name their calls as the model did ----------------------------------------------------------------------
+
+RECEIVED_IDS = st.lists(
+    st.sampled_from(["c", "c", "d", "", "", "call_1_0", "call_1_1", "call_1_2"]),
+    min_size=2,
+    max_size=4,
+)
+
+
+def asked(received: list[str], names: list[str]) -> Event:
+    """A generation without a digest, as logs are that can only have the model's own ids; each call with args of its own."""
+    together = enumerate(zip(received, names, strict=True))
+    return Event("generation", calls=[raw_call(i, n, f'{{"no": {at}}}') for at, (i, n) in together])
+
+
+def begun(received: list[str], names: list[str], at: int) -> Event:
+    return started(received[at], name=names[at], args={"no": at}, effect=f"of {at}")
+
+
+def told(received: list[str], names: list[str], at: int) -> Event:
+    return answered(received[at], name=names[at], result=f"result {at}")
+
+
+def holds(log: list[Event], began: list[int], ended: list[int]) -> None:
+    """The log says of these calls that they were started and answered, and of no others."""
+    state, number = replay(log), len(log[1].calls or [])
+    if len(ended) == number:
+        assert [m["content"] for m in state.messages[2:]] == [f"result {i}" for i in range(number)]
+        return
+    assert state.batch is not None
+    assert state.batch.effects == {at: f"of {at}" for at in began}
+    assert state.batch.started == set(began)
+    assert state.batch.answers == {at: f"result {at}" for at in ended}
+
+
+@given(RECEIVED_IDS, st.data())
+def test_in_an_older_log_each_start_and_each_result_is_of_the_tool_that_it_names(
+    received: list[str], data: st.DataObject
+) -> None:
+    names = ["pay", "look", "book", "send"][: len(received)]
+    log, began, ended = [ASKED[0], asked(received, names)], list[int](), list[int]()
+    for at in data.draw(st.permutations([*range(len(received))] * 2)):
+        done, says = (ended, told) if at in began else (began, begun)
+        done.append(at)
+        said = says(received, names, at)
+        log += [said] * data.draw(st.integers(1, 2))  # what is said twice is said of no other
+        holds(log, began, ended)
+
+
+@given(RECEIVED_IDS, st.data())
+def test_in_an_older_log_calls_of_one_tool_are_told_apart_by_their_arguments_and_by_what_runs(
+    received: list[str], data: st.DataObject
+) -> None:
+    names = ["pay"] * len(received)
+    log, done = [ASKED[0], asked(received, names)], list[int]()
+    for at in data.draw(st.permutations(range(len(received)))):
+        log.append(begun(received, names, at))
+        holds(log, [*done, at], done)
+        log.append(told(received, names, at))
+        done.append(at)
+        holds(log, done, done)
+
+
+@given(RECEIVED_IDS, st.permutations(range(4)))
+def test_in_an_older_log_arguments_tell_whatever_order_the_calls_of_one_tool_begin_in(
+    received: list[str], order: list[int]
+) -> None:
+    names, began = ["pay"] * len(received), [at for at in order if at < len(received)]
+    log = [ASKED[0], asked(received, names)]
+    for count, at in enumerate(began, 1):
+        log.append(begun(received, names, at))
+        holds(log, began[:count], [])
+
+
+@pytest.mark.parametrize("name", [None, "somebody"])
+def test_an_event_of_an_older_log_that_names_no_tool_of_its_batch_is_of_the_first_that_is_open(
+    name: str | None,
+) -> None:
+    log = [ASKED[0], asked(["c", "d", "c"], ["pay", "look", "send"])]
+    for positions in ([0], [0, 2], [0, 2]):
+        log.append(started("c", name=name, args={"no": 7}))
+        batch = replay(log).batch
+        assert batch is not None
+        assert batch.started == set(positions)
+
+
+def test_the_result_of_an_older_log_goes_to_a_call_that_was_started() -> None:
+    log = [ASKED[0], asked(["c", "c"], ["pay", "pay"]), begun(["c", "c"], ["pay", "pay"], 1)]
+    batch = replay([*log, answered("c", name="pay", result="paid")]).batch
+    assert batch is not None
+    assert batch.answers == {1: "paid"}
+
+
+def test_consent_in_an_older_log_may_change_the_arguments_and_is_still_to_the_call_it_names() -> (
+    None
+):
+    log = [ASKED[0], asked(["c", "c"], ["look", "pay"])]
+    batch = replay([*log, consent("approved", "c", name="pay", args={"no": 0})]).batch
+    assert batch is not None
+    assert batch.edited == {1: {"no": 0}}
+
+
+def test_a_log_without_digests_may_name_its_calls_by_the_ids_they_have_here() -> None:
+    log = [ASKED[0], asked(["c", "c"], ["pay", "look"])]
+    own = started("call_1_1", name="look", args={"no": 1})
+    for said, positions in (([own], {1}), ([own, own], {1})):
+        batch = replay([*log, *said]).batch
+        assert batch is not None
+        assert batch.started == positions

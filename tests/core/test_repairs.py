@@ -271,3 +271,49 @@ def test_whatever_the_assistant_said_last_is_its_answer_as_text(content: Any) ->
         assert transcript.last_answer == text
     parts = Transcript([{"role": "assistant", "content": [PART]}])
     assert parts.last_answer == '[{"type":"text","text":"x"}]'
+
+
+GROUP_IDS = st.lists(st.sampled_from(["c", "c", "d", "", "call_1_0"]), min_size=1, max_size=5)
+
+
+def group_of(received: list[str], names: list[str]) -> dict[str, Any]:
+    raw = [raw_call(i, name, "{}") for i, name in zip(received, names, strict=True)]
+    return {"role": "assistant", "content": "", "tool_calls": raw}
+
+
+def answer_to(call_id: str, content: str, **fields: Any) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call_id, "content": content, **fields}
+
+
+@given(GROUP_IDS, st.data())
+def test_no_answer_is_lost_and_those_to_one_id_go_to_its_calls_in_the_order_asked(
+    received: list[str], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(received))))
+    in_order = {i: iter([at for at, other in enumerate(received) if other == i]) for i in received}
+    told = [answer_to(received[at], str(next(in_order[received[at]]))) for at in order]
+    [asked, *answers] = sent(USER, group_of(received, ["f"] * len(received)), *told)[1:]
+    assert [answer["content"] for answer in answers] == [str(at) for at in range(len(received))]
+    assert [a["tool_call_id"] for a in answers] == [c["id"] for c in asked["tool_calls"]]
+
+
+@given(GROUP_IDS, st.data())
+def test_an_answer_that_names_its_tool_goes_to_the_call_of_that_tool_whatever_the_ids(
+    received: list[str], data: st.DataObject
+) -> None:
+    names = [f"tool_{at}" for at in range(len(received))]
+    order = data.draw(st.permutations(range(len(received))))
+    told = [answer_to(received[at], names[at], name=names[at]) for at in order]
+    [_, *answers] = sent(USER, group_of(received, names), *told)[1:]
+    assert [answer["content"] for answer in answers] == names
+    [_, *answers] = sent(USER, group_of(received, names), *[m | {"name": "x"} for m in told])[1:]
+    assert sorted(answer["content"] for answer in answers) == names  # no call has that name
+
+
+def test_an_id_that_is_used_again_is_from_then_on_that_of_the_later_group() -> None:
+    once, twice = group_of(["c"], ["f"]), group_of(["c", "c"], ["f", "f"])
+    told = [answer_to("c", content) for content in ("1", "2", "3")]
+    answers = [m["content"] for m in sent(once, twice, *told) if m["role"] == "tool"]
+    assert answers == [UNANSWERED, "1", "2"]
+    answers = [m["content"] for m in sent(twice, once, *told) if m["role"] == "tool"]
+    assert answers == [UNANSWERED, UNANSWERED, "1"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from agentor import LogCorruptError
 from agentor.engine.decide import (
@@ -21,7 +22,7 @@ from agentor.engine.decide import (
     resumption,
     snap,
 )
-from agentor.engine.events import Event, Usage
+from agentor.engine.events import Event, Usage, without_repeats
 from agentor.engine.replay import (
     RunState,
     evolve,
@@ -159,6 +160,24 @@ def test_what_only_its_server_understands_of_an_answer_goes_to_no_other() -> Non
         "mood": "m",
     }
     assert build_request(transcript, "two")[2] == {"role": "assistant", "content": "hi"}
+
+
+def test_a_conversation_that_the_log_tells_anew_as_a_whole_keeps_fields_from_other_servers() -> (
+    None
+):
+    fields = {"source": "one", "provider_fields": {"mood": "m"}}
+    writer = Writer()
+    writer.start(OPENING)
+    writer.add("generation", calls=[raw_call("a", "f", "{}")], **fields)
+    writer.add("tool_result", call_id="a", result="ok")
+    whole = replay(writer.events).messages
+    told = [{"role": "system", "content": "Be kind."}, *whole, OPENING[1]]
+    anew = {"run_start": {}, "generation": {"text": "so"}}  # by our own, by an older version
+    for event_type, others in anew.items():
+        event = Event(event_type, messages=told, **others)  # type: ignore[arg-type]
+        transcript = replay([*writer.events, event]).transcript
+        assert "mood" in str(transcript.request("one"))
+        assert "mood" not in str(transcript.request("two"))
 
 
 @pytest.mark.parametrize("settled", [False, True])
@@ -345,3 +364,34 @@ def test_folding_copies_no_conversation_per_event() -> None:
     log = long_log(200)
     shared = {id(state.transcript._shared) for state in states_of(log)[1:]}
     assert len(shared) == 1
+
+
+@given(wide_logs(), st.data())
+def test_a_log_means_the_same_when_parts_of_it_were_written_twice(
+    log: list[Event], data: st.DataObject
+) -> None:
+    doubled = list(log)
+    for _ in range(data.draw(st.integers(0, 3))):
+        end = data.draw(st.integers(1, len(doubled)))
+        begin = data.draw(st.integers(0, end - 1))
+        again = [Event.from_json(event.to_json()) for event in doubled[begin:end]]
+        doubled = [*doubled[:end], *again, *doubled[end:]]
+    assert without_repeats(doubled) == log
+    assert replay(doubled) == replay(log)
+    assert verify(doubled) == verify(log)
+
+
+def test_what_differs_under_one_seq_was_written_by_two_and_is_damage() -> None:
+    log = [event.with_(seq=seq) for seq, event in enumerate(old_log(), 1)]
+    other = log[1].with_(text="another")
+    for damaged in ([*log[:2], other], [*log, other], [*log[:2], other, *log[1:]]):
+        assert other in without_repeats(damaged)
+        with pytest.raises(LogCorruptError):
+            replay(damaged)
+        assert "damaged" in verify(damaged)[-1]
+
+
+def test_events_without_a_seq_are_never_taken_for_repeats() -> None:
+    assert without_repeats([Event("message", text="x")] * 3) == [Event("message", text="x")] * 3
+    one = Event("message", text="x", seq=1)
+    assert without_repeats([one, one, Event("message"), one]) == [one, Event("message")]

@@ -324,3 +324,48 @@ def test_a_conversation_has_a_system_message_or_none_in_front(messages: list[Any
 def test_a_name_that_is_no_text_is_left_out() -> None:
     for name, kept in (("Ada", {"name": "Ada"}), (7, {}), (["Ada"], {})):
         assert build_request(Transcript([{**USER, "name": name}])) == [{**USER, **kept}]
+
+
+# Servers and their fields -----------------------------------------------------------------------------------------
+
+
+def spoken_by(source: str | None, after: Transcript) -> Transcript:
+    """The transcript with a group that carries fields of a server's own, in the message and in its call."""
+    call = {**raw_call(f"x{len(after)}", "f", "{}"), "thought_signature": f"of {source}"}
+    event = Event("generation", calls=[call], provider_fields={"reasoning": f"of {source}"})
+    calls = read_calls(event, after)
+    answers = [tool_message(call, "told") for call in calls]
+    return after.with_group(assistant_message(event, calls), answers, source)
+
+
+@given(ANY_MESSAGES, ANY_MESSAGES, st.data())
+def test_whatever_a_conversation_is_rebuilt_from_its_fields_go_only_to_the_server_that_sent_them(
+    before: list[Any], more: list[Any], data: st.DataObject
+) -> None:
+    whole = spoken_by("two", spoken_by("one", Transcript(before)))
+    kept = data.draw(st.sampled_from([0, len(whole) - 2, len(whole)]))
+    again = [] if kept else [{"role": "system", "content": "Be kind."}, *whole]
+    once = whole.extended(kept, [*again, *more])
+    rebuilt = once.extended(0, [*once])
+    everything = str(list(rebuilt))
+    for source in ("one", "two", "three", None):
+        received = str(build_request(rebuilt, source))
+        for other in ("one", "two"):
+            assert (f"of {other}" in received) == (other == source and f"of {other}" in everything)
+
+
+def test_fields_of_which_nobody_knows_where_they_come_from_go_along() -> None:
+    before = Transcript([{"role": "user", "content": "hi"}])
+    after = spoken_by("one", before)
+    stranger = {"role": "assistant", "content": "", "reasoning": "of nobody"}
+    strange = {**stranger, "tool_calls": [raw_call("y", "f", "{}")]}
+    assert "of nobody" in str(build_request(after.extended(0, [*after, strange]), "two"))
+    foreign = spoken_by(None, before)
+    assert "of None" in str(build_request(foreign.extended(0, [*foreign]), "two"))
+
+
+def test_a_view_knows_nothing_of_what_was_said_after_it() -> None:
+    before = Transcript([{"role": "user", "content": "hi"}])
+    after = spoken_by("one", before)
+    assert "of one" not in str(build_request(after.extended(0, [*after]), "two"))
+    assert "of one" in str(build_request(before.extended(0, [*after]), "two"))

@@ -84,6 +84,32 @@ def test_forking_the_same_run_under_the_same_id_again_finishes_the_copy(copied: 
     assert types(store.load("f")).count("fork") == 1
 
 
+class WritesAndDies(Dying):
+    """Its process dies when the event is written and nobody has heard of it: the next one writes it again."""
+
+    def append(self, run_id: str, event: Event) -> None:
+        if self.left == 0:
+            ThreeMethods.append(self, run_id, event)
+        super().append(run_id, event)
+
+
+@pytest.mark.parametrize("copied", range(LENGTH))
+def test_a_copy_that_holds_an_event_twice_is_finished_as_well(copied: int) -> None:
+    store = WritesAndDies()
+    till = cut(store, LENGTH)
+    store.left = copied
+    with pytest.raises(Died):
+        fork_run(store, "p", "f")
+    store.left = 10**9
+    store.runs["f"] += store.runs["f"]  # and what is there was once more written
+    with pytest.raises(LogCorruptError, match=f"broken off after {copied + 1} of {LENGTH} events"):
+        till.agent.result("f")
+    fork_run(store, "p", "f")
+    log = till.agent.result("f").events
+    assert [e.to_dict() for e in log[:LENGTH]] == [e.to_dict() for e in store.load("p")]
+    assert types(log[LENGTH:]) == ["fork"]
+
+
 def test_a_copy_is_finished_as_far_as_it_was_to_go_although_its_parent_has_gone_on() -> None:
     till, store = broken(2)
     till.agent.resume("p")

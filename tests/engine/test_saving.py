@@ -12,6 +12,7 @@ from agentor import (
     FileStore,
     LeaseHeldError,
     LeaseLostError,
+    LogCorruptError,
     MemoryStore,
     RunExistsError,
     SequenceConflictError,
@@ -20,6 +21,7 @@ from agentor import (
 )
 from agentor.engine.events import Event
 from agentor.engine.replay import verify
+from agentor.engine.store import fork_run
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ANSWER, ThreeMethods, Tools, agent, types
 from tests.engine.leases import force_takeover
@@ -74,6 +76,57 @@ def test_a_save_that_fails_after_it_has_written_is_not_written_twice_in_the_conv
     again = agent(store).resume(result.run_id)
     assert again.final_output == ANSWER
     assert again.usage == result.usage
+
+
+class FailingTogether(Failing):
+    """The same store, with a verb to write several events: some, or all, are written twice."""
+
+    def append_many(self, run_id: str, events: Any, lease: Any = None) -> None:
+        self.writes += 1
+        for event in events:
+            ThreeMethods.append(self, run_id, event)
+        if self.writes in self.bad:
+            raise OSError(5, "Input/output error")
+
+
+class ForksWhatItHas(Failing):
+    """The same store, with a verb to fork that copies the first so many of what it holds."""
+
+    def fork(self, src_run_id: str, dst_run_id: str, at: int | None = None) -> None:
+        self.runs[dst_run_id] = self.runs[src_run_id][:at]
+
+
+@pytest.mark.parametrize("number", range(1, 13))
+@pytest.mark.parametrize("kind", [Failing, FailingTogether, ForksWhatItHas])
+def test_what_a_store_holds_twice_is_read_once_by_all_who_read_it(
+    kind: type[Failing], number: int
+) -> None:
+    store, tools = kind({number}, after=True), Tools()
+    result = agent(store, tools=tools).run("go", run_id="r")
+    log, ran = agent(store).result("r").events, tools.ran.copy()
+    assert log == result.events[: len(log)]
+    assert len(store.load("r")) > len(log) or number > 5  # the last save is not tried again
+    store.bad.clear()
+    assert verify(store.load("r")) == []
+    for at in (None, *range(1, len(log) + 1)):
+        fork_id = fork_run(store, "r", f"at-{at}", at)
+        *copied, last = store.load(fork_id)
+        assert copied == log[:at]
+        assert last.forked_at == last.seq - 1 == len(copied)
+        assert verify(store.load(fork_id)) == []
+    fork = agent(store, tools=tools).fork("r")
+    assert (fork.final_output, fork.usage) == (ANSWER, result.usage)
+    assert tools.ran == ran
+
+
+def test_a_fork_of_a_log_that_two_have_written_is_refused() -> None:
+    store = ThreeMethods()
+    for event in (Event("run_start", messages=[], seq=1), Event("message", text="a", seq=2)):
+        store.append("r", event)
+    store.append("r", Event("message", text="b", seq=2))
+    with pytest.raises(LogCorruptError, match="'r' is damaged at seq 3"):
+        fork_run(store, "r", "fork")
+    assert store.list_runs() == ["r"]
 
 
 class FailsAfterWriting(MemoryStore):

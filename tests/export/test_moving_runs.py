@@ -275,6 +275,27 @@ def test_a_store_of_three_methods_is_enough(
     assert FileStore(tmp_path / "files").load("run") == store.runs["run"] == story
 
 
+def test_what_a_store_holds_twice_leaves_it_once(
+    story: list[Event], tmp_path: Path, write_lines: Callable[..., Path]
+) -> None:
+    class Forgetful(MemoryStore):
+        """Each save was done twice, since the first was not heard of."""
+
+        def load(self, run_id: str) -> list[Event]:
+            log = super().load(run_id)
+            return [*log[:2], *log[:2], *log[2:], *log[2:]]
+
+    store = Forgetful()
+    add(store, "run", story)
+    export_runs(store, tmp_path / "files")
+    assert bodies(FileStore(tmp_path / "files").load("run")) == bodies(story)
+    files = log_files([tmp_path / "files"])
+    assert import_runs(store, files).already_there == ["run"]
+    longer = write_lines("run.jsonl", *bodies(story), {"type": "message", "seq": len(story) + 1})
+    assert import_runs(store, [longer]).completed == ["run"]
+    assert len(MemoryStore.load(store, "run")) == len(story) + 1
+
+
 def test_a_damaged_run_is_left_out_of_an_export_and_named(
     story: list[Event], tmp_path: Path, write_lines: Callable[..., Path]
 ) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentor.engine.events import APPROVAL, COPY, Event
+from agentor.engine.events import APPROVAL, COPY, Event, without_repeats
 from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Store
 from agentor.errors import LogCorruptError
@@ -50,12 +50,14 @@ def unfinished_copy(run_id: str, events: Sequence[Event]) -> Copy | None:
 
 
 def copy_events(store: Store, copy: Copy, source: Sequence[Event]) -> None:
-    """Append what the copy still lacks of its parent's events, but for the `fork` event that makes it whole."""
-    done, copied = len(store.load(copy.run_id)), source[: copy.events]
+    """Append what the copy still lacks of its parent's events, but for the `fork` event that makes it whole.
+
+    `source` is the parent's log, numbered without gaps or repeats.
+    """
+    done, copied = len(without_repeats(store.load(copy.run_id))), source[: copy.events]
     marks = done == 0 and _may_be_made_twice(copied)
-    for seq, event in enumerate(copied[done:], done + 1):
-        numbered = event.with_(seq=seq)
-        store.append(copy.run_id, copy.mark(numbered) if marks and seq == 1 else numbered)
+    for event in copied[done:]:
+        store.append(copy.run_id, copy.mark(event) if marks and event.seq == 1 else event)
 
 
 def _may_be_made_twice(events: Sequence[Event]) -> bool:

@@ -6,9 +6,9 @@ import inspect
 from typing import Any
 
 from agentor.engine import clock
-from agentor.engine.events import FORK, Event
+from agentor.engine.events import FORK, Event, without_repeats
 from agentor.engine.store.copying import Copy, copy_events, unfinished_copy
-from agentor.engine.store.numbering import check_fork_point
+from agentor.engine.store.numbering import check_fork_point, numbered
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import RunExistsError, RunNotFoundError
 
@@ -18,7 +18,7 @@ def fork_run(store: Store, run_id: str, fork_id: str | None = None, at: int | No
 
     The new run ends in exactly one `fork` event that this call has written. Returns its id. A copy that was broken off,
     in a store that copies event by event, is finished by forking the same run under the same id again, as far as it was to go.
-    `RunNotFoundError`, `RunExistsError` and `ConfigError` (a bad id, a seq the run does not have): nothing was
+    `RunNotFoundError`, `RunExistsError`, `LogCorruptError` and `ConfigError` (a bad id, a seq the run does not have): nothing was
     copied.
     """
     check_run_id(run_id)
@@ -41,16 +41,20 @@ def _fork_event(run_id: str, at: int | None, seq: int | None = None) -> Event:
 def _fork_in_steps(
     store: Store, run_id: str, fork_id: str, at: int | None, verb: Any, takes: Any
 ) -> None:
-    source = store.load(run_id)
-    if not source:
+    log = store.load(run_id)
+    if not log:
         raise RunNotFoundError(run_id)
+    source = numbered(run_id, without_repeats(log))
+    if len(source) < len(log):
+        verb = None  # the store's own would take the repeats along, or count them
     begun = _begun(store, run_id, fork_id, at)
     last_seq = begun.events if begun else check_fork_point(run_id, len(source), at)
     if verb is not None and "at" in takes:
         verb(run_id, fork_id, at=last_seq)
     elif verb is not None and last_seq == len(source) and begun is None:
         verb(run_id, fork_id)
-        last_seq = len(store.load(fork_id))  # a run in flight may have grown since we looked
+        # A run in flight may have grown since we looked.
+        last_seq = len(without_repeats(store.load(fork_id)))
     else:
         copy_events(store, begun or Copy(fork_id, run_id, last_seq), source)
     store.append(fork_id, _fork_event(run_id, last_seq, last_seq + 1))
@@ -58,7 +62,7 @@ def _fork_in_steps(
 
 def _begun(store: Store, run_id: str, fork_id: str, at: int | None) -> Copy | None:
     """The copy that was broken off, if it is this one; `RunExistsError` if the id is taken otherwise."""
-    events = store.load(fork_id)
+    events = without_repeats(store.load(fork_id))
     copy = unfinished_copy(fork_id, events)
     if copy is not None and copy.parent == run_id and at in (None, copy.events):
         return copy

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from agentor.engine import strict_json
 from agentor.engine.events import Event
-from agentor.errors import ConfigError, SequenceConflictError
+from agentor.errors import ConfigError, LogCorruptError, SequenceConflictError
 
 NESTING_THAT_ALL_READ = 200  # levels
 
@@ -37,6 +37,14 @@ def _body(event: Event, seq: int) -> str:
     if text.count("[") + text.count("{") > NESTING_THAT_ALL_READ:
         strict_json.loads(text)  # or it could never be loaded again
     return text
+
+
+def numbered(run_id: str, events: Sequence[Event]) -> list[Event]:
+    """The events of a log with their seqs, those of older logs too. `LogCorruptError` if one has another already."""
+    for seq, event in enumerate(events, 1):
+        if event.seq not in (None, seq):
+            raise LogCorruptError(run_id, seq, f"the next event has seq {event.seq}")
+    return [event.with_(seq=seq) for seq, event in enumerate(events, 1)]
 
 
 def check_fork_point(run_id: str, last_seq: int, at: int | None) -> int:

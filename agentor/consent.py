@@ -16,7 +16,7 @@ from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
-from agentor.errors import AskedAgainError, NotWaitingError
+from agentor.errors import AskedAgainError, NotWaitingError, SequenceConflictError
 from agentor.recorded import Recorded, recorded, reread
 
 
@@ -35,31 +35,44 @@ async def decide_call(
     `decision` is an `approval` event with a status, `result` the `tool_result` that comes with it if the call is
     settled: one commit. `question` is the one that the person has seen (`PendingCall.question`): `AskedAgainError` if it
     is not the one that waits. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was
-    never started; `LeaseHeldError` while somebody works on the run. `known`: the run as it was just read. `give_up`: of a
+    never started; `LeaseHeldError` while somebody works on the run. Of several who decide at once one does, and the others
+    are told what goes for whoever comes late. `known`: the run as it was just read. `give_up`: of a
     refusal, that it goes for any call without an answer (`find_open`), whichever question was seen.
     """
     known = known or await recorded(store, check_run_id(run_id))
     keeper = Keeper(store, run_id)
     await keeper.acquire()
     try:
-        state, log = await reread(store, run_id, known)
-        find = find_open if give_up else find_pending
-        call = find(state, run_id, call_id, log)
-        if not give_up and question not in (None, call.question):
-            raise AskedAgainError(run_id, call_id, call.question)
-        if decision.status == SETTLED:
-            _check_in_doubt(call, run_id)
-        given_for = call.args if decision.args is None else decision.args
-        said = decision.with_(args_digest=strict_json.digest(given_for), started_at=clock.now())
-        events = [said] if result is None else [said, result.with_(turn=state.turn or None)]
-        numbered = [
-            event.with_(call_id=call_id, name=call.name, seq=seq)
-            for seq, event in enumerate(events, start=state.seq + 1)
-        ]
-        await Recorder(store, run_id, "strict", lambda: keeper.lease).save(numbered)
-        return call
+        while True:
+            state, log = await reread(store, run_id, known)
+            call = (find_open if give_up else find_pending)(state, run_id, call_id, log)
+            if not give_up and question not in (None, call.question):
+                raise AskedAgainError(run_id, call_id, call.question)
+            if decision.status == SETTLED:
+                _check_in_doubt(call, run_id)
+            events = _numbered(decision, result, call, state)
+            try:
+                await Recorder(store, run_id, "strict", lambda: keeper.lease).save(events)
+                return call
+            except SequenceConflictError:  # nothing but the seq kept somebody else off
+                known = await recorded(store, run_id)
+                if known[0].seq == state.seq:
+                    raise
     finally:
         await keeper.release()
+
+
+def _numbered(
+    decision: Event, result: Event | None, call: PendingCall, state: RunState
+) -> list[Event]:
+    """The decision about the call, and the result that comes with it, as the next events of the log."""
+    given_for = call.args if decision.args is None else decision.args
+    said = decision.with_(args_digest=strict_json.digest(given_for), started_at=clock.now())
+    events = [said] if result is None else [said, result.with_(turn=state.turn or None)]
+    return [
+        event.with_(call_id=call.call_id, name=call.name, seq=seq)
+        for seq, event in enumerate(events, start=state.seq + 1)
+    ]
 
 
 async def settle_call(

@@ -6,6 +6,7 @@ the loop. What differs is only how they come by the two.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -297,11 +298,11 @@ class Launch:
 
     async def _acquire_fresh(self, keeper: Keeper) -> None:
         """A new run goes on without a lease when the store cannot give one: nobody can contend for its id."""
-        try:
+        if self.spec.durability == "strict":
             await keeper.acquire()
-        except StoreError:
-            if self.spec.durability == "strict":
-                raise
+            return
+        with contextlib.suppress(StoreError):
+            await keeper.ensure()
 
     async def _load(self, run_id: str) -> Recorded:
         return await recorded(stored(self.store), run_id)

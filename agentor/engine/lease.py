@@ -18,12 +18,13 @@ from agentor.engine import clock
 from agentor.engine.holding import RENEWALS_PER_TTL, held_for, hold
 from agentor.engine.recorder import off_loop, uninterrupted
 from agentor.engine.store.owner import owner_id
-from agentor.engine.store.protocol import Lease, Leases
+from agentor.engine.store.protocol import Lease, Leases, NamesHolder
 from agentor.errors import LeaseHeldError, LeaseLostError, StoreClosedError
 
 logger = logging.getLogger("agentor")
 
 DEFAULT_TTL_S: Final = 30.0
+GIVING_BACK_S: Final = 2.0  # how long somebody who has failed already is held up by it
 MARGIN: Final = 0.1  # of the ttl: how long before the expiry the holder stops trusting its lease
 
 
@@ -41,37 +42,63 @@ class Keeper:
         self._ttl_s = float(getattr(store, "lease_ttl_s", DEFAULT_TTL_S))
         self._trusted_until = 0.0  # on the monotonic clock
         self._released = False
+        self._may_hold = False  # asked for, and neither had nor refused
+        self._answered = threading.Event()
         self.lease: Lease | None = None
         self.lost: LeaseLostError | StoreClosedError | None = None
 
     async def acquire(self) -> None:
-        """Take the run, or raise: `LeaseHeldError` if somebody works on it, `StoreError` if the store cannot say."""
+        """Take the run, or raise: `LeaseHeldError` if somebody works on it, `StoreError` if the store cannot say.
+
+        Nothing is left behind by one who was refused, has gone, or was not answered: what the store may have granted all
+        the same is given back, if it can be.
+        """
         if self._store is None:
             return
-        self._owner = self._owner or owner_id()
-        sent = clock.monotonic()
-        acquiring = asyncio.ensure_future(
-            off_loop(self._store, self._store.acquire, self.run_id, self._owner, self._ttl_s)
-        )
         try:
-            self.lease = await uninterrupted(acquiring)
+            await self._ask(self._store)
+        except (Exception, asyncio.CancelledError):
+            await self.release()
+            raise
+
+    async def ensure(self) -> None:
+        """`acquire` for as long as the run has no lease, each time that one is needed: nothing is written to a store with
+        leases without one. Whoever fails here may ask again, and releases at the end."""
+        if self._store is not None and self.lease is None and not self._released:
+            await self._ask(self._store)
+
+    async def _ask(self, store: Leases) -> None:
+        self._owner = self._owner or owner_id()
+        self._answered.clear()
+        self._may_hold = True
+        sent = clock.monotonic()
+        asking = asyncio.ensure_future(off_loop(store, self._granted, store, self._owner))
+        try:
+            self._hold(await uninterrupted(asking), sent)
         except LeaseHeldError as error:
-            if names := held_for(self._store, self.run_id):
+            if names := held_for(store, self.run_id):
                 error.add_note(
                     f"Tools of it that still run, and cannot be stopped: {', '.join(names)}."
                 )
             raise
         except asyncio.CancelledError:
-            if not acquiring.cancelled() and acquiring.exception() is None:
-                self.lease = acquiring.result()  # granted to somebody who has gone
-                await self.release()
+            if not asking.cancelled() and asking.exception() is None:
+                self._hold(asking.result(), sent)  # granted to somebody who has gone
             raise
+
+    def _hold(self, lease: Lease, sent: float) -> None:
+        self.lease, self._may_hold = lease, False
         self._trust_from(sent)
 
-    async def ensure(self) -> None:
-        """Acquire now if that failed when the run was new: nothing is written to a store with leases without one."""
-        if self._store is not None and self.lease is None and not self._released:
-            await self.acquire()
+    def _granted(self, store: Leases, owner: str) -> Lease:
+        """On the store's thread, which goes on if nobody waits for it any more."""
+        try:
+            return store.acquire(self.run_id, owner, self._ttl_s)
+        except LeaseHeldError:
+            self._may_hold = False
+            raise
+        finally:
+            self._answered.set()
 
     def check(self) -> None:
         """Raise `LeaseLostError` unless the lease can still be trusted, `StoreClosedError` if nobody can renew it.
@@ -108,13 +135,51 @@ class Keeper:
 
     async def release(self) -> None:
         """Let others have the run at once. A release that fails is no loss: the lease expires by itself."""
-        if self._store is None or self.lease is None:
+        if self._store is None:
+            return
+        if self.lease is None:
+            await self._give_back(self._store)
             return
         lease, self.lease, self._released = self.lease, None, True
         try:
             await uninterrupted(off_loop(self._store, self._store.release, lease))
         except Exception as error:
-            logger.warning("run %s: its lease was not released (%s)", self.run_id, error)
+            logger.warning(
+                "run %s: the release of its lease failed (%s); if it is still held, it expires by itself",
+                self.run_id,
+                error,
+            )
+
+    async def _give_back(self, store: Leases) -> None:
+        """One attempt to release what an `acquire` that failed may have been granted. It is waited for a little, and
+        goes on to its end in any case."""
+        if not self._may_hold:
+            return
+        self._may_hold = False
+        giving = asyncio.ensure_future(off_loop(store, self._release_any, store, self._owner))
+        patience = asyncio.ensure_future(clock.sleep(GIVING_BACK_S))
+        first = asyncio.wait({giving, patience}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            await uninterrupted(first)
+        finally:
+            if not giving.done():
+                self._owner = (
+                    ""  # another one's, when we ask again: this one may be released at any moment
+                )
+            patience.cancel()
+            giving.cancel()
+
+    def _release_any(self, store: Leases, owner: str) -> None:
+        """Whoever holds a run gets it again under the same name, and so learns the term to release."""
+        try:
+            self._answered.wait(self._ttl_s)
+            if isinstance(store, NamesHolder):
+                holder = store.holder(self.run_id)
+                if holder is None or holder.owner != owner:
+                    return
+            store.release(store.acquire(self.run_id, owner, self._ttl_s))
+        except Exception as error:  # what the caller hears of is why it had failed
+            logger.debug("run %s: what was granted, if it was: %s", self.run_id, error)
 
     async def _renew_in_time(self, store: Leases, lease: Lease) -> None:
         """A renewal that hangs is no renewal: the trust ends when it ends, whatever the store is doing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from agentor.engine.committed import committed
 from agentor.engine.daemon_thread import in_thread
@@ -31,6 +31,12 @@ Durability: TypeAlias = Literal["best_effort", "strict"]
 _Result = TypeVar("_Result")
 
 _ENDING = (StatementError, SequenceConflictError, LeaseError, StoreClosedError)
+
+_NOT_BEGUN: Final = "a transactional call could not be begun ({}), so it did not happen"
+_IN_THE_LOG: Final = (  # a store can fail after it has committed
+    "the commit of a transactional call failed ({}), and whether it happened is in the log: it did if its result stands "
+    "there, and else it did not"
+)
 
 
 class Recorder:
@@ -91,7 +97,7 @@ class Recorder:
             transaction.abort()
             raise
         except Exception as error:
-            raise self._not_transacted(error) from error
+            raise self._not_transacted(error, _NOT_BEGUN) from error
         return transaction
 
     async def commit(self, transaction: Transaction, events: Sequence[Event]) -> None:
@@ -99,15 +105,14 @@ class Recorder:
         try:
             await asyncio.wrap_future(transaction.commit([*self.unsaved, *events]))
         except Exception as error:
-            raise self._not_transacted(error) from error
+            raise self._not_transacted(error, _IN_THE_LOG) from error
         self.unsaved.clear()
 
-    def _not_transacted(self, error: Exception) -> Exception:
+    def _not_transacted(self, error: Exception, what: str) -> Exception:
         if isinstance(error, _ENDING):
             return error
         return StoreError(
-            f"run {self._run_id!r}: a transactional call could not be committed ({error}), so it did not happen; "
-            "the run has stopped. Resume it when the store is well again."
+            f"run {self._run_id!r}: {what.format(error)}; the run has stopped. Resume it when the store is well again."
         )
 
     async def _save(self, retries: bool) -> None:

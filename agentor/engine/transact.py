@@ -40,7 +40,8 @@ async def transact(
 ) -> Staged:
     """Run the calls one after another in one transaction; what was recorded of them, already adopted.
 
-    `StoreError`: it could not be begun or committed; nothing was written and nothing recorded. `LeaseError`.
+    `StoreError`: it could not be begun, or its commit failed; then the log says whether all of it happened or nothing.
+    `LeaseError`.
     """
     transaction = await recorder.begin(max(map(calling.limit_s, calls)) + BACKSTOP_S)
     try:

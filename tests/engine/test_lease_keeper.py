@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentor import LeaseHeldError, LeaseLostError, StoreError
+from agentor import FileStore, LeaseHeldError, LeaseLostError, MemoryStore, StoreError
 from agentor.engine import clock
-from agentor.engine.lease import DEFAULT_TTL_S, Keeper
+from agentor.engine.lease import DEFAULT_TTL_S, GIVING_BACK_S, Keeper
 from agentor.engine.store import SQLiteStore
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease
@@ -307,7 +309,9 @@ async def test_a_release_that_fails_is_told_and_harms_nothing(
     await keeper.acquire()
     book.fault = StoreError("disk full")
     await keeper.release()
-    assert caplog.messages == ["run r: its lease was not released (disk full)"]
+    assert caplog.messages == [
+        "run r: the release of its lease failed (disk full); if it is still held, it expires by itself"
+    ]
     assert keeper.lease is None
 
 
@@ -317,7 +321,7 @@ async def test_a_lease_that_could_not_be_had_is_had_before_anything_is_written(
     book.fault = StoreError("disk full")
     keeper = Keeper(book, "r")
     with pytest.raises(StoreError, match="disk full"):
-        await keeper.acquire()
+        await keeper.ensure()
     keeping = asyncio.create_task(keeper.keep())
     await time.settle()
     await time.move(25)  # nothing to renew, and nothing to lose
@@ -332,28 +336,164 @@ async def test_a_lease_that_could_not_be_had_is_had_before_anything_is_written(
     await stop(keeping)
 
 
+def deafened(store: Any, verb: str) -> Any:
+    """The store, whose verb once does what it is asked and then fails to say so."""
+    ask, answers = getattr(store, verb), iter([StoreError("no answer")])
+
+    def deaf(*args: Any) -> Any:
+        outcome = ask(*args)
+        for error in answers:
+            raise error
+        return outcome
+
+    setattr(store, verb, deaf)
+    return store
+
+
+@pytest.fixture(params=["memory", "file", "sqlite"])
+def leases(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    with contextlib.closing(SQLiteStore(tmp_path / "runs.db")) as sqlite:
+        yield {"memory": MemoryStore(), "file": FileStore(tmp_path), "sqlite": sqlite}[
+            request.param
+        ]
+
+
 async def test_a_lease_that_was_granted_without_our_hearing_of_it_is_ours_the_next_time(
-    time: TestClock, tmp_path: Path
+    leases: Any,
 ) -> None:
-    class Deaf(SQLiteStore):
-        answers = 0
-
-        def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
-            lease = super().acquire(run_id, owner, ttl_s)
-            self.answers += 1
-            if self.answers == 1:  # committed, and then the disk would not say so
-                raise StoreError("no answer")
-            return lease
-
-    with Deaf(tmp_path / "runs.db") as store:
-        keeper = Keeper(store, "r")
-        with pytest.raises(StoreError, match="no answer"):
-            await keeper.acquire()
+    keeper = Keeper(deafened(leases, "acquire"), "r")
+    with pytest.raises(StoreError, match="no answer"):
         await keeper.ensure()
-        assert keeper.lease is not None
-        assert keeper.lease.term == 1
-        await keeper.release()
-        assert store.holder("r") is None
+    await keeper.ensure()
+    assert keeper.lease is not None
+    assert keeper.lease.term == 1
+    await keeper.release()
+    assert leases.holder("r") is None
+
+
+@pytest.mark.parametrize("through", ["acquire", "ensure"])
+async def test_whoever_gives_up_after_an_acquire_that_failed_leaves_no_lease_behind(
+    leases: Any, through: str
+) -> None:
+    keeper = Keeper(deafened(leases, "acquire"), "r")
+    with pytest.raises(StoreError, match="no answer"):
+        await getattr(keeper, through)()
+    await keeper.release()
+    assert leases.holder("r") is None
+    another = Keeper(leases, "r")
+    await another.acquire()
+    await keeper.release()
+    assert another.lease is not None
+    assert leases.renew(another.lease).owner == another.lease.owner
+
+
+async def test_a_renewal_and_a_release_that_failed_when_they_were_done_harm_nothing(
+    leases: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = Keeper(leases, "r")
+    await keeper.acquire()
+    lease = keeper.lease
+    assert lease is not None
+    await keeper._renew(deafened(leases, "renew"), lease)
+    keeper.check()
+    assert (keeper.lease, keeper.lost) == (lease, None)
+    await keeper._renew(leases, lease)  # the one that it knows of is good for the next
+    assert keeper.lost is None
+    deafened(leases, "release")
+    await keeper.release()
+    assert [message.split(" (")[0] for message in caplog.messages] == [
+        "run r: its lease was not renewed",
+        "run r: the release of its lease failed",
+    ]
+    await Keeper(leases, "r").acquire()
+
+
+async def test_a_store_that_names_no_holder_is_asked_again_under_the_same_name(
+    time: TestClock, book: Book
+) -> None:
+    keeper = Keeper(deafened(book, "acquire"), "r")
+    with pytest.raises(StoreError, match="no answer"):
+        await keeper.acquire()
+    assert [verb for verb, _ in book.asked] == ["acquire", "acquire", "release"]
+    assert book.owners == [book.released[0].owner] * 2
+    await keeper.release()
+    assert len(book.asked) == 3  # one attempt
+
+
+async def test_a_refusal_leaves_nothing_to_give_back(time: TestClock, book: Book) -> None:
+    book.fault = LeaseHeldError("r", "rival", None)
+    keeper = Keeper(book, "r")
+    with pytest.raises(LeaseHeldError):
+        await keeper.acquire()
+    await keeper.release()
+    assert [verb for verb, _ in book.asked] == ["acquire"]
+
+
+class Failing(Hanging):
+    """Fails as often as it is told to, each time as it is told to."""
+
+    def __init__(self, time: TestClock, faults: Sequence[Exception] = ()) -> None:
+        super().__init__(time)
+        self.faults = list(faults)
+
+    def _note(self, verb: str) -> None:
+        self.fault = self.faults.pop(0) if self.faults else None
+        super()._note(verb)
+
+
+async def test_what_is_heard_of_is_why_it_failed_and_not_that_nothing_could_be_given_back(
+    time: TestClock,
+) -> None:
+    store = Failing(time, [StoreError("disk full"), RuntimeError("broken")])
+    with pytest.raises(StoreError, match="disk full"):
+        await Keeper(store, "r").acquire()
+    assert [verb for verb, _ in store.asked] == ["acquire", "acquire"]
+
+
+class SlowToGrant(Failing):
+    """What it grants hangs, in a thread of its own, until it is let go."""
+
+    def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        if not self.faults:
+            self.loop.call_soon_threadsafe(self.renewing.set)
+            self.let_go.wait(60)
+        return super().acquire(run_id, owner, ttl_s)
+
+
+async def test_to_give_back_holds_nobody_up_for_long_and_goes_on_to_its_end(
+    time: TestClock,
+) -> None:
+    store = SlowToGrant(time, [StoreError("disk full")])
+    keeper = Keeper(store, "r")
+    acquiring = asyncio.create_task(keeper.acquire())
+    await store.renewing.wait()
+    await time.move(GIVING_BACK_S - 0.1)
+    assert not acquiring.done()
+    await time.move(0.2)
+    await asyncio.wait({acquiring})
+    with pytest.raises(StoreError, match="disk full"):
+        acquiring.result()
+    store.let_go.set()
+    await asyncio.to_thread(store.let_go_of.wait, 60)
+    await keeper.ensure()
+    given, mine = store.owners
+    assert given == store.released[0].owner != mine
+
+
+async def test_a_loop_that_is_torn_down_while_a_lease_is_asked_for_leaves_none_behind(
+    time: TestClock,
+) -> None:
+    store = SlowToGrant(time)
+    acquiring = asyncio.create_task(Keeper(store, "r").acquire())
+    await store.renewing.wait()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:  # as a closing loop does
+        task.cancel()
+    await time.settle()
+    store.let_go.set()
+    await asyncio.wait({acquiring})
+    assert acquiring.cancelled()
+    assert await asyncio.to_thread(store.let_go_of.wait, 60)
+    assert store.released[0].owner == store.owners[0] == store.owners[-1]
 
 
 @pytest.mark.parametrize("refused", [False, True])

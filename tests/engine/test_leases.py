@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentor import LeaseHeldError, LeaseLostError, MemoryStore, StoreError, function_tool
+from agentor import (
+    Agentor,
+    LeaseHeldError,
+    LeaseLostError,
+    MemoryStore,
+    SQLiteStore,
+    StoreError,
+    function_tool,
+)
 from agentor.engine import clock
 from agentor.engine.clock import SystemClock
 from agentor.engine.lease import Keeper
@@ -297,7 +306,7 @@ async def test_a_cancellation_while_the_lease_is_acquired_leaves_the_run_free(st
 async def test_a_worker_that_slept_while_it_found_out_does_not_start_the_tool(
     time: TestClock,
 ) -> None:
-    from agentor import Agentor, DidNotHappen
+    from agentor import DidNotHappen
 
     store, ran = Renewals(), []
 
@@ -347,3 +356,63 @@ async def test_a_run_that_began_without_a_lease_takes_one_before_it_writes() -> 
         await agent(contested, tools=tools).arun("go", run_id="r")
     assert contested.load("r") == []
     assert not tools.ran
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda mine: mine.resume("r"),
+        lambda mine: mine.approve("r", "call_1"),
+        lambda mine: mine.cancel("r"),
+        lambda mine: mine.fork("r", "and now?", fork_id="r2"),
+        lambda mine: mine.run("go", run_id="r3"),
+    ],
+)
+def test_a_lease_whose_grant_was_not_heard_of_is_in_nobodys_way(ask: Any, tmp_path: Path) -> None:
+    """It was committed, and then the disk failed: this process does not work on the run, and says so to nobody."""
+
+    class Deaf(SQLiteStore):
+        failing = False
+
+        def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+            lease = super().acquire(run_id, owner, ttl_s)
+            if self.failing:
+                self.failing = False
+                raise StoreError("disk I/O error")
+            return lease
+
+    @function_tool(needs_approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    script = ScriptedModel.by_turn([calls(("pay", {})), says("done")])
+    with Deaf(tmp_path / "runs.db") as store:
+        mine = Agentor("A", model=script, tools=[pay], store=store, durability="strict")
+        assert mine.run("go", run_id="r").status == "paused"
+        store.failing = True
+        with pytest.raises(StoreError, match="disk I/O error"):
+            ask(mine)
+        assert [store.holder(run_id) for run_id in ("r", "r2", "r3")] == [None] * 3
+        mine.approve("r", "call_1")
+        assert mine.resume("r").status == "completed"
+
+
+def test_a_new_run_whose_lease_was_not_heard_of_is_saved_under_it_and_leaves_none(
+    tmp_path: Path,
+) -> None:
+    terms: list[int] = []
+
+    class Deaf(SQLiteStore):
+        def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+            lease = super().acquire(run_id, owner, ttl_s)
+            terms.append(lease.term)
+            if len(terms) == 1:
+                raise StoreError("disk I/O error")
+            return lease
+
+    with Deaf(tmp_path / "runs.db") as store:
+        result = agent(store).run("go", run_id="r")
+        assert (result.status, result.unsaved) == ("completed", 0)
+        assert terms == [1, 1]
+        assert store.holder("r") is None

@@ -355,7 +355,7 @@ def test_a_full_disk_leaves_neither_and_the_call_is_made_later(
             disk.is_full = True
             return told
 
-        with pytest.raises(StoreError, match="did not happen"):
+        with pytest.raises(StoreError, match="else it did not"):
             agent(store, tool(fill), durability=durability).run("go", run_id="run")
         disk.is_full = False
         assert types(store.load("run"))[-1] == "tool_call"
@@ -425,6 +425,57 @@ async def test_a_cancel_that_meets_the_commit_finds_the_result_recorded(
     assert result.status == "cancelled"
     assert notes(path) == ["a"]
     assert results(store.load("run")) == [("note", "noted")]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"durability": "strict"}])
+def test_a_commit_that_fails_says_that_the_log_knows_whether_it_happened(
+    store: SQLiteStore, path: Path, committed: bool, settings: Any
+) -> None:
+    mine, transact = agent(store, tool(write), **settings), store.transact
+    failed = Future[None]()
+    failed.set_exception(StoreError("disk I/O error"))
+
+    def failing(*args: Any) -> Any:
+        transaction = transact(*args)
+        commit = transaction.commit
+
+        def commit_and_fail(events: Any) -> Future[None]:
+            if committed:
+                commit(events).result()
+            return failed
+
+        transaction.commit = commit_and_fail  # type: ignore[method-assign]
+        return transaction
+
+    store.transact = failing  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="whether it happened is in the log") as caught:
+        mine.run("go", run_id="run")
+    assert "did not happen" not in str(caught.value)
+    assert notes(path) == ["a"] * committed
+    assert results(store.load("run")) == [("note", "noted")] * committed
+    store.transact = transact  # type: ignore[method-assign]
+    assert mine.resume("run").status == "completed"
+    assert notes(path) == ["a"]
+
+
+def test_a_call_that_could_not_be_begun_is_known_not_to_have_happened(
+    store: SQLiteStore, path: Path
+) -> None:
+    mine, transact = agent(store, tool(write)), store.transact
+
+    def failing(*args: Any) -> Any:
+        transaction = transact(*args)
+        transaction.begun.result()
+        transaction.begun = Future[None]()
+        transaction.begun.set_exception(StoreError("disk I/O error"))
+        transaction.abort()
+        return transaction
+
+    store.transact = failing  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match=r"could not be begun .* so it did not happen"):
+        mine.run("go", run_id="run")
+    assert notes(path) == []
 
 
 # Never in doubt ---------------------------------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def _print(report: Report, keep: Path | None) -> None:
     if report.tools:
         click.echo()
         console.print_table(
-            ("tool", "effect", "calls", "starts", "verdict"),
+            ("tool", "effect", "calls", "starts", "starting it again"),
             [_tool_row(tool) for tool in report.tools],
         )
     click.echo()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agentor.crashtest.evidence import Evidence, collect, load
-from agentor.crashtest.judging import Reference, varying
+from agentor.crashtest.judging import Reference, not_seen, varying
 from agentor.crashtest.orders import Order, Outcome
 from agentor.crashtest.points import Point
 from agentor.crashtest.processes import CrashtestFailedError, Ended, Processes
@@ -90,7 +90,8 @@ class Campaign:
         _raise_failure(second.processes[0], self.timeout_s, self.target)
         differing = varying(first, second)
         reference = Reference(first, outcome.effects, self.timeout_s, differing, self.live)
-        if problems := reference.judge(second).problems:
+        unseen = set(map(not_seen, reference.unseen(second)))  # that is no difference
+        if problems := [p for p in reference.judge(second).problems if p not in unseen]:
             raise CrashtestFailedError(
                 "two runs differ without any crash, so there is nothing to compare: "
                 + "; ".join(problems)
@@ -203,7 +204,7 @@ def _notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[
         yield f"Tested on a SQLiteStore; the agent's own is a {outcome.own_store}."
     if first.state.status == "paused":
         yield "The run waits for a person; approve (--approve) consents, and tests what follows, too."
-    elif not any(mark.kind == "start" for mark in first.marks):
+    elif not any(mark.kind == "start" for mark in first.marks) and not reference.unseen(first):
         yield "No tool was called: an input that leads to calls would test more."
 
 

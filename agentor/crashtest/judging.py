@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -45,7 +45,8 @@ class Reference:
             return self._nothing_saved(case, killed)
         never_ran = self._never_ran(case)
         doubts = tuple(dict.fromkeys(event.name or "" for event in case.in_doubt()))
-        problems = [*harms, *map(_denial, never_ran), *self._damage(case)]
+        unseen = self.unseen(case)
+        problems = [*map(not_seen, unseen), *harms, *map(_denial, never_ran), *self._damage(case)]
         differences, notes = self._differences(case)
         if doubts and (self.live or case.state.status == "paused"):
             notes, differences = notes + differences, []  # they follow from an honest "not known"
@@ -54,10 +55,11 @@ class Reference:
             case.state.status or "unfinished",
             again,
             doubts,
-            tuple(dict.fromkeys(asked.tool for asked in never_ran)),
+            _tools(never_ran),
             max(case.state.usage.total_tokens - self.run.state.usage.total_tokens, 0),
             (*problems, *differences),
             tuple(notes),
+            _tools(unseen),
         )
 
     def _nothing_saved(self, case: Evidence, killed: tuple[str, ...]) -> Case:
@@ -104,8 +106,17 @@ class Reference:
 
     def _never_ran(self, case: Evidence) -> list[Asked]:
         """The calls that are answered as if they had happened, and were never started."""
-        found, usual = case.never_ran(), self.run.never_ran()
-        return [asked for asked in found if _more(found, usual, asked)]
+        unseen = self.unseen(case)
+        return [asked for asked in case.never_ran() if asked not in unseen]
+
+    def unseen(self, case: Evidence) -> list[Asked]:
+        """The calls that have a result and no start, and no `reconcile` to have said so: they hide from the watch."""
+        usual = self.run.never_ran()
+        return [
+            asked
+            for asked in case.never_ran()
+            if usual[asked] or self.effects.get(asked.tool) != "once"
+        ]
 
     # The log ------------------------------------------------------------------------------------------------------
 
@@ -177,6 +188,10 @@ _SILENTLY: Final = "{} would silently run twice: it does not say what a second s
 _COMMITTED: Final = (
     "{} was committed twice: its batch was given up when its first result had been saved"
 )
+_NOT_SEEN: Final = (
+    "{} has a result, and nobody saw it start, so how often it ran is not known: what is watched is the `call` and the "
+    "`invoke` of a Tool. Make the tool of a function that does the work"
+)
 _ENDED: Final = "{} came to its end twice, although it is declared as once: it failed, and may have taken effect before"
 
 
@@ -192,6 +207,14 @@ def varying(one: Evidence, other: Evidence) -> frozenset[str]:
         for before, after in pairs
         if before != after and before.get("tool_call_id") == after.get("tool_call_id") is not None
     )
+
+
+def _tools(calls: Sequence[Asked]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(asked.tool for asked in calls))
+
+
+def not_seen(asked: Asked) -> str:
+    return _NOT_SEEN.format(_call(asked))
 
 
 def _denial(asked: Asked) -> str:

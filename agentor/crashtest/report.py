@@ -48,6 +48,7 @@ class Case:
     paid_again: int = 0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()  # tools whose call has a result, and whose start nobody saw
 
     @property
     def verdict(self) -> Verdict:
@@ -67,7 +68,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class ToolReport:
-    """One tool, over all cases. `starts_most`: of one call, in one case."""
+    """One tool, over all cases. `starts_most`: of one call, in one case.
+
+    `verdict` is about its starts alone. What it answers is compared in the cases, and may make one of them unsafe.
+    """
 
     name: str
     effect: str | None
@@ -76,11 +80,12 @@ class ToolReport:
     again_in: int  # cases in which it was started again
     in_doubt_in: int
     verdict: ToolVerdict
+    unseen_in: int = 0  # cases in which nobody saw it start: then the numbers are too small
 
     @property
     def mend(self) -> str | None:
         """What to do about it."""
-        return MEND.get(self.effect) if self.verdict == "unsafe" else None
+        return MEND.get(self.effect) if self.verdict == "unsafe" and not self.unseen_in else None
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Report:
 
     @property
     def safe(self) -> bool:
-        """No tool would silently run twice, and status, answer, usage and conversation are those of the uninterrupted
+        """No tool would silently run twice or ran unseen, and status, answer, usage and conversation are those of the uninterrupted
         run. A call of a `once` tool whose outcome is not known, and told as such, is no breach."""
         return not any(case.problems for case in self.cases)
 
@@ -168,9 +173,10 @@ def _tool(name: str, effect: str | None, calls: int, cases: Sequence[Case]) -> T
     harmful = any(each.harmful for each in again) or any(name in case.never_ran for case in cases)
     starts = max([min(calls, 1), *(each.starts for each in again)])
     verdict: ToolVerdict = "safe" if starts else "not called"
-    if harmful or doubts:
-        verdict = "unsafe" if harmful else "in doubt"
-    return ToolReport(name, effect, calls, starts, again_in, doubts, verdict)
+    unseen = sum(name in case.unseen for case in cases)
+    if harmful or doubts or unseen:
+        verdict = "unsafe" if harmful or unseen else "in doubt"
+    return ToolReport(name, effect, calls, starts, again_in, doubts, verdict, unseen)
 
 
 def _each_once(told: Iterable[tuple[str, Case]]) -> list[str]:

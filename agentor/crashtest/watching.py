@@ -22,7 +22,7 @@ from agentor.engine.run_context import RunContext
 from agentor.engine.store.protocol import Lease
 from agentor.engine.store.sqlite import SQLiteStore
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
-from agentor.engine.tools import Tool
+from agentor.engine.tools import InvalidArgumentsError, Tool
 
 
 class Watch:
@@ -48,7 +48,11 @@ class Watch:
         return committed
 
     def started(self, call: Call) -> None:
-        self._note("start", **call.facts)
+        """One call is one start, whatever of it tells so first."""
+        with self._lock:
+            is_first, call.has_started = not call.has_started, True
+        if is_first:
+            self._note("start", **call.facts)
 
     def returned(self, call: Call, failed: bool) -> None:
         number = self._note("return", failed=failed, **call.facts)
@@ -128,7 +132,11 @@ _CALL: ContextVar[Call | None] = ContextVar("agentor_crashtest_call", default=No
 
 
 def watch_tools(tools: Mapping[str, Tool], watch: Watch) -> None:
-    """Have each tool tell when its function is entered and when its result is there, or its failure."""
+    """Have each tool tell when its work begins and when its result is there, or its failure.
+
+    It begins where `invoke` is entered, so that a call whose arguments do not fit is none; of a tool with a `call` of its
+    own already there, since what that does before it comes to `invoke`, and whether it does, nobody knows.
+    """
     for tool in tools.values():
         changes = {
             "call": _watched_call(tool, watch),
@@ -143,17 +151,25 @@ def watch_tools(tools: Mapping[str, Tool], watch: Watch) -> None:
 
 def _watched_call(tool: Tool, watch: Watch) -> Callable[..., Any]:
     perform = tool.call
+    works_itself = type(tool).call is not Tool.call or "call" in vars(tool)
 
     async def call(args: Any, context: Any = None) -> str:
         current = Call(tool.name, context)
         token = _CALL.set(current)
-        failed = True
+        failed, fitted = True, True
         try:
+            if works_itself:
+                watch.started(current)
             text = await perform(args, context)
             failed = False
+        except InvalidArgumentsError:
+            fitted = False
+            raise
         finally:
             _CALL.reset(token)
-            if current.has_started:  # not if the arguments did not fit
+            if fitted:  # at the latest: its `invoke` may be another one by now
+                watch.started(current)
+            if current.has_started:
                 watch.returned(current, failed)
         return text
 
@@ -163,7 +179,6 @@ def _watched_call(tool: Tool, watch: Watch) -> Callable[..., Any]:
 def _watched_invoke(invoke: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     def enter() -> None:
         if (call := _CALL.get()) is not None:  # else the program calls its own function
-            call.has_started = True
             watch.started(call)
 
     async def invoke_async(*args: Any, **keywords: Any) -> Any:

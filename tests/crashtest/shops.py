@@ -11,10 +11,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentor import Agentor, DidNotHappen, FileStore, Happened, RunContext, function_tool
+from agentor.engine.tools import Tool
 from agentor.testing import ScriptedModel, calls, says
 
 SERVICE = Path(os.environ.get("AGENTOR_CRASHTEST_DIR", "."))
@@ -66,6 +69,25 @@ PAYS_ONCE = (calls(("pay", {"amount": 5})), says("Paid."))
 
 def shop(tool: object, **settings: object) -> Agentor:
     return Agentor("Shop", model=model(*PAYS_ONCE), tools=[tool], **settings)  # type: ignore[arg-type]
+
+
+class PaysInCall(Tool):
+    """Its function is not what does the work."""
+
+    async def call(self, args: Any, context: Any = None) -> str:
+        return send(args["amount"], context.idempotency_key)
+
+
+class Hides(Tool):
+    """Whoever asks for its `call` gets one that nobody can watch."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return partial(PaysInCall.call, self) if name == "call" else super().__getattribute__(name)
+
+
+def of_kind(kind: type[Tool], **declared: Any) -> Tool:
+    made = function_tool(pay, **declared)
+    return kind(**{field.name: getattr(made, field.name) for field in fields(made) if field.init})
 
 
 # Several calls at once, of functions of each kind ---------------------------------------------------------------------
@@ -200,6 +222,8 @@ def calling(function: Any) -> Agentor:
 
 AGENTS: dict[str, Callable[[], Agentor]] = {
     "undeclared": lambda: shop(pay),
+    "in_call": lambda: shop(of_kind(PaysInCall)),
+    "hiding": lambda: shop(of_kind(Hides, effect="read")),
     "reading": lambda: shop(function_tool(pay, effect="read")),
     "idempotent": lambda: shop(
         function_tool(pay_new_keys_only, name_override="pay", effect="idempotent"),

@@ -102,6 +102,25 @@ def test_a_payment_that_declares_nothing_is_found_where_its_result_is_not_yet_sa
         report.assert_safe()
 
 
+def test_a_tool_that_works_in_a_call_of_its_own_is_found_like_any_other(crasher: Crasher) -> None:
+    report, case = crasher.at(UNSAVED, "in_call")
+    (tool,) = report.tools
+    assert (tool.calls, tool.starts_most, tool.verdict) == (1, 2, "unsafe")
+    assert [again.starts for again in case.again] == [2]
+
+
+def test_a_tool_whose_work_nobody_can_see_is_never_called_safe(
+    crasher: Crasher, tmp_path: Path
+) -> None:
+    report = crasher.test("hiding", keep=tmp_path, at=UNSAVED)
+    assert len(payments(tmp_path / "before-commit-3")) == 2
+    (tool,) = report.tools
+    assert (tool.calls, tool.verdict, tool.unseen_in) == (0, "unsafe", 1)
+    with pytest.raises(AssertionError, match="has a result, and nobody saw it start"):
+        report.assert_safe()
+    assert report.notes == ()
+
+
 def test_every_commit_is_a_place_to_die_before_and_after(crasher: Crasher) -> None:
     assert [case.name for case in crasher.report("undeclared").cases] == [
         f"{moment} commit {number} ({events})"

@@ -16,7 +16,7 @@ from agentor.crashtest.judging import Reference, varying
 from agentor.crashtest.orders import Outcome
 from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import open_calls, recorded, side_by_side
-from agentor.crashtest.report import Case
+from agentor.crashtest.report import Case, tool_reports
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import Spending, replay
 from tests.core.logs import logs
@@ -36,6 +36,8 @@ def mark(
 
 
 MARKS = (mark("start"), mark("return"))
+# That the calls of the log were seen to start, whatever a test says of its own: only the keys mean anything.
+SEEN = tuple(mark("start", "seen", each.key) for each in recorded(LOG, ""))
 CRASH = Mark(1, "killed", 3, text="before commit 3 (tool_result get_weather)")
 
 
@@ -45,11 +47,11 @@ def evidence(
     processes: Sequence[Ended] = (KILLED, WELL),
     **more: Any,
 ) -> Evidence:
-    return Evidence(log, (*marks, CRASH), processes, **more)
+    return Evidence(log, (*SEEN, *marks, CRASH), processes, **more)
 
 
 def judged(case: Evidence, effect: str | None = "read", **more: Any) -> Case:
-    first = Evidence(LOG, MARKS, [WELL])
+    first = Evidence(LOG, (*SEEN, *MARKS), [WELL])
     return Reference(first, {"get_weather": effect}, 60.0, **more).judge(case)
 
 
@@ -162,7 +164,7 @@ def test_what_a_second_start_means_is_for_the_tool_to_say(
 
 def test_a_once_tool_that_takes_effect_and_raises_has_ended_however_often_it_does() -> None:
     failing = (mark("start"), mark("return", failed=True))
-    first = Evidence(LOG, failing, [WELL])
+    first = Evidence(LOG, (*SEEN, *failing), [WELL])
     case = Reference(first, {"get_weather": "once"}, 60.0).judge(evidence(marks=failing * 2))
     assert case.problems == (
         "get_weather {} came to its end twice, although it is declared as once: it failed, and may have taken effect "
@@ -188,8 +190,10 @@ def test_a_transactional_call_given_up_is_harmed_if_its_result_was_committed(
     answered: int, verdict: str
 ) -> None:
     """Nothing of it is there without its result; with it, all of it is there twice."""
-    started = mark("start", args='{"city":"Paris"}')
-    case = judged(evidence(given_up(answered), marks=(*MARKS, started, started)), "transactional")
+    log = given_up(answered)
+    paris = [each.key for each in recorded(log, "") if "Paris" in each.asked.args]
+    started = [mark("start", args='{"city":"Paris"}', key=key) for key in (*paris, "lost")[:2]]
+    case = judged(evidence(log, marks=(*MARKS, *started)), "transactional")
     assert case.verdict == verdict
     assert [again.harmful for again in case.again] == [verdict == "unsafe"]
     if verdict == "unsafe":
@@ -204,13 +208,37 @@ def test_a_result_of_a_call_that_no_process_has_started_is_found() -> None:
         {"key": f"{born}:5:0", "args": "{}"},
     )
     marks = tuple(mark("start", **facts) for facts in weather)
-    reference = Reference(Evidence(LOG, marks, [WELL], run_id="r"), {"get_weather": "once"}, 60.0)
+    reference = Reference(
+        Evidence(LOG, (*SEEN, *marks), [WELL], run_id="r"), {"get_weather": "once"}, 60.0
+    )
     assert reference.judge(evidence(marks=marks, run_id="r")).verdict == "safe"
     case = reference.judge(evidence(marks=marks[1:], run_id="r"))
     assert (case.never_ran, case.problems) == (
         ("get_weather",),
         ('reconcile said that a call had happened which never ran: get_weather {"city":"London"}',),
     )
+
+
+@pytest.mark.parametrize("in_first", [True, False])
+@pytest.mark.parametrize("effect", [None, "read", "idempotent", "transactional", "once"])
+def test_a_result_of_a_call_that_was_never_seen_to_start_is_not_safe(
+    effect: str | None, in_first: bool
+) -> None:
+    """Nobody can say how often it ran. Only a once tool has a reconcile, which may have said so of a killed one."""
+    hidden = [seen for seen in SEEN if not (seen.key or "").endswith(":2:0")]
+    first = Evidence(LOG, [*(hidden if in_first else SEEN), *MARKS], [WELL])
+    case = Reference(first, {"get_weather": effect}, 60.0).judge(
+        Evidence(LOG, (*hidden, *MARKS, CRASH), [KILLED, WELL])
+    )
+    (problem,) = case.problems
+    assert case.verdict == "unsafe"
+    if effect == "once" and not in_first:
+        assert (case.never_ran, case.unseen) == (("get_weather",), ())
+    else:
+        assert problem.startswith('get_weather {"city":"London"} has a result, and nobody saw it')
+        assert (case.never_ran, case.unseen) == ((), ("get_weather",))
+        (tool,) = tool_reports({"get_weather": effect}, {}, [case])
+        assert (tool.verdict, tool.unseen_in, tool.mend) == ("unsafe", 1, None)
 
 
 def failing(call_id: str, error: str) -> list[Event]:
@@ -248,7 +276,7 @@ def test_a_failure_that_is_gone_is_told_and_held_against_what_was_answered_alrea
     under_way: tuple[str, ...], verdict: str
 ) -> None:
     marks = (mark("start", key=f".{LOG[0].nonce}:2:0"), mark("return"))
-    first = Evidence(failing("call_1", "OSError: busy"), marks, [WELL])
+    first = Evidence(failing("call_1", "OSError: busy"), (*SEEN, *marks), [WELL])
     reference = Reference(first, {}, 60.0, varying=frozenset({"call_1"}))
     case = reference.judge(evidence(marks=marks, open_calls=frozenset(under_way)))
     assert case.verdict == verdict

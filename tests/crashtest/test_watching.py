@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from agentor import RunContext, function_tool
 from agentor.crashtest.journal import Journal, read_journal
 from agentor.crashtest.watching import Watch, watch_tools
 from agentor.engine.tool_perform import perform
+from agentor.engine.tools import Tool
 
 UNHEARD = threading.Event()
 
@@ -72,3 +76,137 @@ async def test_a_call_whose_arguments_do_not_fit_was_not_begun(tmp_path: Path) -
     outcome = await perform(tool, {"amount": "many"}, RunContext(None, args={"amount": "many"}))
     assert outcome.error is not None
     assert read_journal(tmp_path / "journal") == []
+
+
+# Whatever way a tool works -------------------------------------------------------------------------------------------
+
+
+class WorksInCall(Tool):
+    async def call(self, args: Any, context: Any = None) -> str:
+        return "done"
+
+
+class WorksAround(Tool):
+    """Before and after its function, and again if that fails."""
+
+    async def call(self, args: Any, context: Any = None) -> str:
+        for _ in range(2):
+            text = await super().call(args, context)
+        return text
+
+
+class WorksInAPool(Tool):
+    """In a thread that knows nothing of the call."""
+
+    async def call(self, args: Any, context: Any = None) -> str:
+        with ThreadPoolExecutor(1) as pool:
+            return str(await asyncio.wrap_future(pool.submit(self.invoke, **args)))
+
+
+class ReturnsAnAwaitable(Tool):
+    def call(self, args: Any, context: Any = None) -> Any:
+        return super().call(args, context)
+
+
+class Callable_:
+    """Return."""
+
+    __name__ = "returns"
+
+    def __call__(self, amount: int) -> str:
+        return "done"
+
+
+class AsyncCallable(Callable_):
+    async def __call__(self, amount: int) -> str:  # type: ignore[override]
+        return "done"
+
+
+def plain(function: Any = returns, kind: type[Tool] = Tool, **more: Any) -> Tool:
+    made = function_tool(function, **more)
+    fields = {f.name: getattr(made, f.name) for f in dataclasses.fields(made) if f.init}
+    return kind(**fields)
+
+
+def with_a_call_of_its_own() -> Tool:
+    async def call(args: Any, context: Any = None) -> str:
+        return "done"
+
+    tool = plain()
+    object.__setattr__(tool, "call", call)
+    return tool
+
+
+def working_in_a_thread_of_its_own() -> Tool:
+    def works(amount: int) -> str:
+        """Work."""
+        thread = threading.Thread(target=returns, args=(amount,))
+        thread.start()
+        thread.join()
+        return "done"
+
+    return function_tool(works)
+
+
+WAYS = {
+    "in call": lambda: plain(kind=WorksInCall),
+    "around": lambda: plain(kind=WorksAround),
+    "in a pool": lambda: plain(kind=WorksInAPool),
+    "not async": lambda: plain(kind=ReturnsAnAwaitable),
+    "call set on the tool": with_a_call_of_its_own,
+    "object": lambda: plain(Callable_()),
+    "async object": lambda: plain(AsyncCallable()),
+    "partial": lambda: plain(partial(returns), name_override="returns"),
+    "replaced": lambda: dataclasses.replace(plain(), effect="read"),
+    "replaced, in call": lambda: dataclasses.replace(plain(kind=WorksInCall), effect="read"),
+    "in a thread": working_in_a_thread_of_its_own,
+}
+
+
+async def marks_of(tool: Tool, path: Path, change: Any = None) -> list[tuple[str, Any, Any]]:
+    watch_tools({tool.name: tool}, Watch(Journal(path, 1)))
+    if change is not None:
+        object.__setattr__(tool, "invoke", change)
+    context = RunContext(None, call_id="c", idempotency_key="r:2:0", args={"amount": 5})
+    outcome = await perform(tool, {"amount": 5}, context)
+    assert outcome.text == "done"
+    return [(mark.kind, mark.tool, mark.key) for mark in read_journal(path)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_call_is_one_start_and_one_end_whatever_way_its_tool_works(
+    way: str, tmp_path: Path
+) -> None:
+    tool = WAYS[way]()
+    found = await marks_of(tool, tmp_path / "journal")
+    assert found == [("start", tool.name, "r:2:0"), ("return", tool.name, "r:2:0")]
+
+
+async def test_a_tool_whose_function_was_changed_since_is_seen_at_its_end(tmp_path: Path) -> None:
+    found = await marks_of(plain(), tmp_path / "journal", change=lambda amount: "done")
+    assert [kind for kind, *_ in found] == ["start", "return"]
+
+
+async def test_what_a_tool_does_with_another_is_its_own_work(tmp_path: Path) -> None:
+    inner = plain()
+
+    def outer(amount: int) -> str:
+        """Have it done."""
+        return f"{inner(amount)}{inner(amount)}"[:4]
+
+    tools = {"returns": inner, "outer": function_tool(outer)}
+    watch_tools(tools, Watch(Journal(tmp_path / "journal", 1)))
+    await perform(tools["outer"], {"amount": 5}, RunContext(None, args={"amount": 5}))
+    found = [(mark.kind, mark.tool) for mark in read_journal(tmp_path / "journal")]
+    assert found == [("start", "outer"), ("return", "outer")]
+
+
+async def test_a_tool_with_a_call_of_its_own_has_begun_whatever_it_says_of_its_arguments(
+    tmp_path: Path,
+) -> None:
+    tool = plain(kind=WorksAround)
+    watch_tools({tool.name: tool}, Watch(Journal(tmp_path / "journal", 1)))
+    outcome = await perform(tool, {"amount": "many"}, RunContext(None, args={"amount": "many"}))
+    assert outcome.error is not None
+    found = [(mark.kind, mark.failed) for mark in read_journal(tmp_path / "journal")]
+    assert found == [("start", False), ("return", True)]

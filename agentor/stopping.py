@@ -20,7 +20,7 @@ from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.staged import Staged
 from agentor.engine.store.protocol import Signals, Store, check_run_id
-from agentor.errors import LeaseHeldError, RunNotFoundError
+from agentor.errors import LeaseHeldError, RunNotFoundError, SequenceConflictError
 from agentor.recorded import Recorded, recorded, reread
 
 logger = logging.getLogger("agentor")
@@ -170,13 +170,20 @@ async def end_run(store: Store, run_id: str, stop: Stop, known: Recorded | None 
     keeper = Keeper(store, run_id)
     await keeper.acquire()
     try:
-        state, _ = await reread(store, run_id, known)
-        if state.status not in endable:
-            return False
-        end, now = Finish(stop.status, error=stop.error), clock.now()
-        events = stopped(state, end, stop.by, now, now)
-        staged = Staged(replace(state, status=None), events)
-        await Recorder(store, run_id, "strict", lambda: keeper.lease).save(staged.events)
+        while True:
+            state, _ = await reread(store, run_id, known)
+            if state.status not in endable:
+                return False
+            end, now = Finish(stop.status, error=stop.error), clock.now()
+            events = stopped(state, end, stop.by, now, now)
+            staged = Staged(replace(state, status=None), events)
+            try:
+                await Recorder(store, run_id, "strict", lambda: keeper.lease).save(staged.events)
+                break
+            except SequenceConflictError:  # nothing but the seq kept somebody else off
+                known = await recorded(store, run_id)
+                if known[0].seq == state.seq:
+                    raise
         await answered(store, run_id)
         return True
     finally:

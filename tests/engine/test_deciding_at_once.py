@@ -128,10 +128,31 @@ def test_a_settlement_that_was_torn_by_another_decision_is_made_again(store: Che
     assert "ada did not approve" in str(second)
 
 
-def test_a_store_that_refuses_what_nobody_else_wrote_is_told_as_that(store: Checking) -> None:
+@pytest.mark.parametrize("quick", DONE)
+def test_a_cancel_that_meets_a_decision_ends_the_run_after_it(store: Checking, quick: str) -> None:
+    store.let_in(lambda: decide(store, quick, "call_1", "ada"))
+    assert till(store).cancel("r", by="bob")
+    log = store.load("r")
+    assert any((event.call_id, event.by) == ("call_1", "ada") for event in log)
+    assert (log[-1].type, log[-1].status) == ("run_end", "cancelled")
+    assert verify(log) == []
+
+
+def test_of_two_cancels_one_ends_the_run_and_the_other_finds_it_ended(store: Checking) -> None:
+    store.let_in(lambda: till(store).cancel("r", by="ada"))
+    assert not till(store).cancel("r", by="bob")
+    log = store.load("r")
+    assert [event.by for event in log if event.type == "cancel"] == ["ada"]
+    assert [event.status for event in log].count("cancelled") == 1
+
+
+@pytest.mark.parametrize("verb", ["approve", "cancel"])
+def test_a_store_that_refuses_what_nobody_else_wrote_is_told_as_that(
+    store: Checking, verb: str
+) -> None:
     def refuse() -> None:
         raise SequenceConflictError("r", 7, 8)
 
     store.let_in(refuse)
     with pytest.raises(SequenceConflictError):
-        decide(store, "approve", "call_1", "bob")
+        getattr(till(store), verb)(*(["r", "call_1"] if verb == "approve" else ["r"]))

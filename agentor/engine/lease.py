@@ -42,8 +42,7 @@ class Keeper:
         self._ttl_s = float(getattr(store, "lease_ttl_s", DEFAULT_TTL_S))
         self._trusted_until = 0.0  # on the monotonic clock
         self._released = False
-        self._may_hold = False  # asked for, and neither had nor refused
-        self._answered = threading.Event()
+        self._asked: _Asked | None = None  # for what we do not hold, or do not know that we do
         self.lease: Lease | None = None
         self.lost: LeaseLostError | StoreClosedError | None = None
 
@@ -69,10 +68,9 @@ class Keeper:
 
     async def _ask(self, store: Leases) -> None:
         self._owner = self._owner or owner_id()
-        self._answered.clear()
-        self._may_hold = True
+        self._asked = asked = _Asked()
         sent = clock.monotonic()
-        asking = asyncio.ensure_future(off_loop(store, self._granted, store, self._owner))
+        asking = off_loop(store, asked.acquire, store, self.run_id, self._owner, self._ttl_s)
         try:
             self._hold(await uninterrupted(asking), sent)
         except LeaseHeldError as error:
@@ -82,23 +80,13 @@ class Keeper:
                 )
             raise
         except asyncio.CancelledError:
-            if not asking.cancelled() and asking.exception() is None:
-                self._hold(asking.result(), sent)  # granted to somebody who has gone
+            if (lease := asked.leave()) is not None:
+                self._hold(lease, sent)
             raise
 
     def _hold(self, lease: Lease, sent: float) -> None:
-        self.lease, self._may_hold = lease, False
+        self.lease, self._asked = lease, None
         self._trust_from(sent)
-
-    def _granted(self, store: Leases, owner: str) -> Lease:
-        """On the store's thread, which goes on if nobody waits for it any more."""
-        try:
-            return store.acquire(self.run_id, owner, self._ttl_s)
-        except LeaseHeldError:
-            self._may_hold = False
-            raise
-        finally:
-            self._answered.set()
 
     def check(self) -> None:
         """Raise `LeaseLostError` unless the lease can still be trusted, `StoreClosedError` if nobody can renew it.
@@ -153,9 +141,9 @@ class Keeper:
     async def _give_back(self, store: Leases) -> None:
         """One attempt to release what an `acquire` that failed may have been granted. It is waited for a little, and
         goes on to its end in any case."""
-        if not self._may_hold:
+        asked, self._asked = self._asked, None
+        if asked is None or asked.is_refused:
             return
-        self._may_hold = False
         giving = asyncio.ensure_future(off_loop(store, self._release_any, store, self._owner))
         patience = asyncio.ensure_future(clock.sleep(GIVING_BACK_S))
         first = asyncio.wait({giving, patience}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,7 +160,6 @@ class Keeper:
     def _release_any(self, store: Leases, owner: str) -> None:
         """Whoever holds a run gets it again under the same name, and so learns the term to release."""
         try:
-            self._answered.wait(self._ttl_s)
             if isinstance(store, NamesHolder):
                 holder = store.holder(self.run_id)
                 if holder is None or holder.owner != owner:
@@ -206,3 +193,31 @@ class Keeper:
 
     def _trust_from(self, sent: float) -> None:
         self._trusted_until = sent + self._ttl_s * (1 - MARGIN)
+
+
+class _Asked:
+    """One question for a lease, asked on the store's thread, which goes on if nobody waits for it any more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._given: Lease | None = None
+        self._is_left = False
+        self.is_refused = False
+
+    def acquire(self, store: Leases, run_id: str, owner: str, ttl_s: float) -> Lease:
+        try:
+            lease = store.acquire(run_id, owner, ttl_s)
+        except LeaseHeldError:
+            self.is_refused = True
+            raise
+        with self._lock:
+            self._given, is_left = lease, self._is_left
+        if is_left:
+            store.release(lease)
+        return lease
+
+    def leave(self) -> Lease | None:
+        """The lease, if it has been granted; else it is let go where it is."""
+        with self._lock:
+            self._is_left = True
+            return self._given

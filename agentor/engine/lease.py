@@ -144,16 +144,16 @@ class Keeper:
         asked, self._asked = self._asked, None
         if asked is None or asked.is_refused:
             return
-        giving = asyncio.ensure_future(off_loop(store, self._release_any, store, self._owner))
+        owner, self._owner = (
+            self._owner,
+            "",
+        )  # not to be used again: it may be released at any moment
+        giving = asyncio.ensure_future(off_loop(store, self._release_any, store, owner))
         patience = asyncio.ensure_future(clock.sleep(GIVING_BACK_S))
         first = asyncio.wait({giving, patience}, return_when=asyncio.FIRST_COMPLETED)
         try:
             await uninterrupted(first)
         finally:
-            if not giving.done():
-                self._owner = (
-                    ""  # another one's, when we ask again: this one may be released at any moment
-                )
             patience.cancel()
             giving.cancel()
 

@@ -480,6 +480,22 @@ async def test_to_give_back_holds_nobody_up_for_long_and_goes_on_to_its_end(
     assert given == store.released[0].owner != mine
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_whoever_leaves_before_the_lease_is_asked_for_is_held_up_by_nothing(
+    time: TestClock, book: Book, blocking: bool
+) -> None:
+    book.blocking = blocking
+    keeper = Keeper(book, "r")
+    acquiring = asyncio.create_task(keeper.acquire())
+    await asyncio.sleep(0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    done, _ = await asyncio.wait({acquiring}, timeout=10)
+    assert done == {acquiring}
+    assert acquiring.cancelled()
+    assert len(book.released) == len(book.owners)
+
+
 async def test_a_loop_that_is_torn_down_while_a_lease_is_asked_for_leaves_none_behind(
     time: TestClock,
 ) -> None:

@@ -144,10 +144,8 @@ class Keeper:
         asked, self._asked = self._asked, None
         if asked is None or asked.is_refused:
             return
-        owner, self._owner = (
-            self._owner,
-            "",
-        )  # not to be used again: it may be released at any moment
+        owner = self._owner
+        self._owner = ""  # another one's, if we ask again: this one may be released at any moment
         giving = asyncio.ensure_future(off_loop(store, self._release_any, store, owner))
         patience = asyncio.ensure_future(clock.sleep(GIVING_BACK_S))
         first = asyncio.wait({giving, patience}, return_when=asyncio.FIRST_COMPLETED)

@@ -20,7 +20,14 @@ from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, replay
 from agentor.engine.store.protocol import Store
 from agentor.engine.store.summary import UNFINISHED
-from agentor.errors import AgentorError, ConfigError, LeaseError, LogCorruptError, RunNotFoundError
+from agentor.errors import (
+    AgentorError,
+    ConfigError,
+    LeaseError,
+    LogCorruptError,
+    RunNotFoundError,
+    StoreError,
+)
 from agentor.stopping import LetGo, tell
 
 logger = logging.getLogger("agentor")
@@ -160,6 +167,7 @@ class Worker:
             if len(self._running) >= self._plan.concurrency:
                 return True
             if (state := await self._state_of(run_id)) is None:
+                waits = waits or self._not_before.get(run_id) != NEVER
                 continue
             if not self._may_go_on(state):
                 self._unmoved[run_id] = state.seq
@@ -199,7 +207,10 @@ class Worker:
         except LogCorruptError as error:
             self._not_before[run_id] = NEVER
             self._fail(Step(run_id, 0, "refused", str(error)))
-            return None
+        except StoreError as error:  # of this run: whoever lists them is told if it is the store
+            logger.warning("run %s is looked at again later: %s", run_id, error)
+            self._wait(run_id, self._plan.poll_s)
+        return None
 
     def _may_go_on(self, state: RunState) -> bool:
         if state.agent != self._agent or state.status not in TAKES:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import apsw
@@ -33,7 +31,6 @@ class FileSystem:
         self._directory = directory
         self._open: dict[int, tuple[str, Inode | None]] = {}  # None: a directory
         self._owners: dict[int, Worker | None] = {}  # of what is open
-        self.shutil = SimpleNamespace(rmtree=self._rmtree)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -104,7 +101,7 @@ class FileSystem:
         if worker is not None and worker.dies_at == "before a sync" and worker.rng.random() < 0.5:
             worker.die()
             raise ProcessEnded
-        name, inode = self._open[descriptor]
+        name, inode = self._open.get(descriptor) or self._followed(descriptor)
         try:
             effect = self._enter("sync")
         except OSError:
@@ -147,6 +144,11 @@ class FileSystem:
         self._changed(name)
         return written
 
+    def _followed(self, descriptor: int) -> tuple[str, Inode]:
+        """What a tail has open, which is not opened here, and still lies at its path."""
+        name = os.readlink(f"/proc/self/fd/{descriptor}")
+        return name, self._disk.inode(name, created=False, journal=False)
+
     def _inode(self, descriptor: int) -> Inode:
         inode = self._open[descriptor][1]
         assert inode is not None
@@ -180,9 +182,3 @@ class FileSystem:
         self._disk.writes += 1
         at_ns = int(self._world.timeline.now * 1e9) + self._disk.writes * _TICK_NS
         os.utime(name, ns=(at_ns, at_ns))
-
-    def _rmtree(self, place: Any, ignore_errors: bool = False) -> None:
-        if os.path.isdir(place):
-            for name in sorted(os.listdir(place)):
-                self.unlink(os.path.join(place, name))
-        shutil.rmtree(place, ignore_errors=ignore_errors)

@@ -24,7 +24,7 @@ from agentor.engine.replay import RunState
 from agentor.engine.responses import ModelResponse
 from agentor.engine.runner import Runner
 from agentor.engine.staged import Staged
-from agentor.engine.store import file, sqlite_leases, sqlite_log
+from agentor.engine.store import file, file_ends, sqlite_leases, sqlite_log
 from agentor.engine.store import sqlite_deleting as deleting
 from agentor.engine.store.sqlite_confined import Confinement
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
@@ -46,7 +46,7 @@ def no_fence() -> Iterator[None]:
 @contextlib.contextmanager
 def names_stay_in_the_cache() -> Iterator[None]:
     """The file store does not bring the names of its files to the disk."""
-    with mock.patch.object(file, "_sync_directory"):
+    with mock.patch.object(file, "sync_directory"), mock.patch.object(file_ends, "sync_directory"):
         yield
 
 

@@ -20,7 +20,15 @@ from agentor.engine import clock
 from agentor.engine import lease as lease_module
 from agentor.engine.events import Event
 from agentor.engine.runner import Runner
-from agentor.engine.store import file, file_lock, file_signals, sqlite_leases, sqlite_transact
+from agentor.engine.store import (
+    file,
+    file_ends,
+    file_lock,
+    file_opening,
+    file_signals,
+    sqlite_leases,
+    sqlite_transact,
+)
 from fuzz import memory, threads
 from fuzz.disk import DiskVFS
 from fuzz.liveness import bring_to_end
@@ -29,7 +37,7 @@ from fuzz.worker import Worker
 from fuzz.world import Outcome, World
 
 FILES_SHARE: Final = 0.125
-_FILE_MODULES: Final = (file, file_lock, file_signals, pathlib)
+_FILE_MODULES: Final = (file, file_ends, file_lock, file_opening, file_signals, pathlib)
 LOOK_S: Final = 10.0  # between two looks for a cancel; twice a virtual second would be most of what a world does
 
 
@@ -81,7 +89,6 @@ def _file_patches(world: World) -> list[Any]:
     os.makedirs(os.path.join(world.path, ".locks"))  # on the platter from the beginning
     return [
         *(mock.patch.object(module, "os", world.files) for module in _FILE_MODULES),
-        mock.patch.object(file_signals, "shutil", world.files.shutil),
         mock.patch.object(file_lock, "is_gone", world.is_gone),
     ]
 

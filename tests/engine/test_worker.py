@@ -227,6 +227,26 @@ async def test_a_stopped_worker_ends_what_it_has_where_it_is_recorded(store: Any
     assert agent(store).resume("r").final_output == ANSWER
 
 
+def test_a_run_that_cannot_be_loaded_for_now_keeps_no_other_from_being_worked_on() -> None:
+    class Busy(MemoryStore):
+        left = 0
+
+        def load(self, run_id: str) -> list[Event]:
+            if run_id == "busy" and self.left:
+                self.left -= 1
+                raise StoreError("somebody has it locked")
+            return super().load(run_id)
+
+    store = Busy()
+    for run_id in ("other", "busy"):
+        agent(store).enqueue("go", run_id=run_id)
+    store.left = 3
+    report = agent(store).work(until_idle=True, newest_first=True, poll_s=0.001)
+    assert report.finished == {"busy": "completed", "other": "completed"}
+    assert list(report.finished) == ["other", "busy"]
+    assert (report.failed, store.left) == ({}, 0)
+
+
 def test_a_worker_without_a_store_is_refused() -> None:
     with pytest.raises(ConfigError, match="store"):
         agent().work()

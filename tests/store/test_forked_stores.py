@@ -58,14 +58,14 @@ def test_a_child_that_lives_on_does_not_keep_a_file_locked_that_was_being_writte
 ) -> None:
     code = """
 store = file.FileStore(sys.argv[1])
-write, forked = file._write_at, threading.Event()
+write, forked = file.write_at, threading.Event()
 
 def slowly(*arguments):
     inside.set()
     forked.wait()
     write(*arguments)
 
-file._write_at = slowly
+file.write_at = slowly
 writer = threading.Thread(target=store.append, args=("run", Event("message")))
 writer.start()
 inside.wait()

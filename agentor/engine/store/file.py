@@ -11,16 +11,20 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
 
 from agentor.engine import clock
 from agentor.engine.events import Event
-from agentor.engine.store.file_lock import FileLocks, is_at
+from agentor.engine.store import file_opening
+from agentor.engine.store.file_ends import End, Ends
+from agentor.engine.store.file_lock import FileLocks
+from agentor.engine.store.file_opening import put_in_place, sync_directory, write_at
 from agentor.engine.store.file_reading import (
     SUFFIX,
     content_of,
+    content_up_to,
     last_changes,
     lines_of,
     reading,
@@ -44,21 +48,11 @@ from agentor.errors import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How this store left a file. If its size is still this, its last event still has this seq."""
-
-    size: int
-    last_seq: int
-    needs_newline: bool = False
-
-
 class FileStore(Tailing):
     """Runs as `<directory>/<run_id>.jsonl`, one event a line. The directory is made when it is missing."""
 
     def __init__(self, directory: str | os.PathLike[str] = "runs") -> None:
         self.directory = Path(directory).absolute()  # a tool may change where the process stands
-        self._ends: dict[str, _End] = {}
         self._ages: dict[
             str, tuple[int, int]
         ] = {}  # by run id: when it was first seen, and how many before
@@ -67,6 +61,7 @@ class FileStore(Tailing):
             os.scandir(self.directory).close()  # unreadable: better told now than at the first load
         self._locks = FileLocks(self.directory / ".locks")
         self._signals = FileSignals(self.directory / ".locks")
+        self._ends = Ends(self.directory)
         self._bell = Bell()
 
     def path(self, run_id: str) -> Path:
@@ -85,12 +80,19 @@ class FileStore(Tailing):
         self._bell.ring(run_id)
 
     def load(self, run_id: str) -> list[Event]:
-        log = self.read(run_id)
+        """Every event of a run, on the disk for good: what others left unsynced is synced before.
+
+        `StoreError` if somebody has been saving something for ten seconds, `LogCorruptError` if the file is damaged.
+        """
+        log = self._on_disk(run_id)
         log.warn_of_problems(run_id)
         return log.events
 
     def read(self, run_id: str) -> JsonlLog:
-        """What the file of a run holds, with the lines of a 0.1 log that `load` passes over. `LogCorruptError`."""
+        """What stands in the file of a run, with the lines of a 0.1 log that `load` passes over. `LogCorruptError`.
+
+        A look that waits for nobody: what is being saved may be in it, and a power cut may take that back.
+        """
         return read_jsonl(run_id, content_of(run_id, self.path(run_id)))
 
     def status_at_end(self, run_id: str) -> str | None:
@@ -111,7 +113,7 @@ class FileStore(Tailing):
     ) -> None:
         """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step."""
         target = self.path(dst_run_id)
-        source = self._load_synced(src_run_id)
+        source = self.load(src_run_id)
         if not source:
             raise RunNotFoundError(src_run_id)
         if target.exists():
@@ -213,30 +215,65 @@ class FileStore(Tailing):
     def _news(self, run_id: str | None, after: int) -> News:
         if run_id is None:
             raise _no_order()
-        return Follower(run_id, self.path(run_id), after).news
+        return Follower(run_id, self.path(run_id), after, self._ends).news
 
-    def _load_synced(self, run_id: str) -> list[Event]:
-        """What is on the disk for good: whoever wrote the last lines may have died before that."""
+    def _on_disk(self, run_id: str) -> JsonlLog:
         path = self.path(run_id)
-        if not path.exists():
-            return []
-        with _store_errors(path), _opened(path, os.O_RDONLY) as (descriptor, _):
-            log = self.load(run_id)  # no append is under way
-            os.fsync(descriptor)
+        with contextlib.suppress(FileNotFoundError), reading(path, run_id):
+            known = self._known(run_id, path)
+            if known is not None:
+                return read_jsonl(run_id, known)
+            with self._opened(run_id, os.O_RDONLY, fcntl.LOCK_SH) as (descriptor, _):
+                return self._brought_to_disk(run_id, descriptor)
+        return JsonlLog()
+
+    def _known(self, run_id: str, path: Path) -> bytes | None:
+        """What stands in the file, if that is on the disk as far as this store knows. An append may be under way."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            end = self._ends.known(run_id, descriptor)
+            return None if end is None else content_up_to(descriptor, end.size)
+        finally:
+            os.close(descriptor)
+
+    def _brought_to_disk(self, run_id: str, descriptor: int) -> JsonlLog:
+        """What stands in a locked file, after it was synced: whoever wrote it may have died before that."""
+        content = content_up_to(descriptor, os.fstat(descriptor).st_size)
+        log = read_jsonl(run_id, content)
+        if content:
+            self._ends.bring_to_disk(run_id, descriptor)
+        self._ends.keep(run_id, descriptor, End.of(log), len(content))
         return log
+
+    def _opened(
+        self, run_id: str, flags: int = os.O_RDWR | os.O_CREAT, kind: int = fcntl.LOCK_EX
+    ) -> AbstractContextManager[tuple[int, bool]]:
+        path = self.path(run_id)
+        return file_opening.opened(path, flags, kind, lambda: self._busy(run_id))
+
+    def _busy(self, run_id: str) -> StoreError:
+        holder = self._locks.holder(run_id)
+        return StoreError(
+            f"run {run_id!r}: {holder.owner if holder else 'another process'} has kept {self.path(run_id)} locked for "
+            f"{file_opening.LONGEST_WAIT_S:g} s, as a process does that is suspended or waits for its disk while it saves. "
+            "Nothing was done. Let it go on (kill -CONT) or end it, and try again."
+        )
 
     def _remove(self, run_id: str) -> list[str] | None:
         """Take a run away that nobody holds; its lines, None if somebody was quicker."""
         path = self.path(run_id)
         lines = None
-        with _store_errors(path), self._locks.removing(run_id):
-            with contextlib.suppress(FileNotFoundError), _opened(path, os.O_RDONLY):
-                lines = lines_of(run_id, path)  # no append is under way
-                path.unlink()
-            _sync_directory(self.directory)
-            self._signals.forget(run_id)
-            self._ends.pop(run_id, None)
-            self._ages.pop(run_id, None)
+        with _deleting(path), self._locks.removing(run_id):
+            try:
+                # First, and for good: the next run of this id must not be asked what this one was.
+                self._signals.forget(run_id)
+                with contextlib.suppress(FileNotFoundError), self._opened(run_id, os.O_RDONLY):
+                    lines = lines_of(run_id, path)  # no append is under way
+                    path.unlink()
+                sync_directory(self.directory)
+            finally:
+                self._ends.forget(run_id)
+                self._ages.pop(run_id, None)
         self._bell.ring(run_id)
         return lines
 
@@ -257,39 +294,31 @@ class FileStore(Tailing):
             bodies_after(
                 run_id, 0, events
             )  # a refusal must not leave an empty file, which would hold the id
-        with _opened(path) as (descriptor, is_new):
-            end = self._end(run_id, descriptor)
-            if end.size and end is not self._ends.get(run_id):
-                # Another's lines: whoever wrote them may have died before this.
-                os.fsync(descriptor)
+        with self._opened(run_id) as (descriptor, is_new):
+            end = self._ends.known(run_id, descriptor)
+            if end is None:
+                end = End.of(self._brought_to_disk(run_id, descriptor))
             bodies = bodies_after(run_id, end.last_seq, events)
             content = (b"\n" if end.needs_newline else b"") + _lines(bodies)
             try:
-                _write_at(descriptor, end.size, content)
+                write_at(descriptor, end.size, content)
+                if not end.size:  # new, or left over by somebody who died
+                    sync_directory(self.directory)
             except BaseException:
                 self._undo(run_id, descriptor, end)
                 raise
-            if is_new or run_id not in self._ends:  # who made the file may have died before this
-                _sync_directory(self.directory)
             if is_new:
                 self._age(run_id, os.fstat(descriptor).st_mtime_ns)
-            self._ends[run_id] = _End(end.size + len(content), end.last_seq + len(bodies))
-
-    def _end(self, run_id: str, descriptor: int) -> _End:
-        size = os.fstat(descriptor).st_size
-        known = self._ends.get(run_id)
-        if known is not None and known.size == size:
-            return known
-        log = read_jsonl(run_id, os.pread(descriptor, size, 0))
-        return _End(log.good_size, len(log.events), log.needs_newline)
+            size = end.size + len(content)
+            self._ends.keep(run_id, descriptor, End(size, end.last_seq + len(bodies)), size)
 
     def _age(self, run_id: str, changed_at: int) -> tuple[int, int]:
         # Remembered, so that an append does not move its run; counted, since clocks of file systems are coarse.
         return self._ages.setdefault(run_id, (changed_at, len(self._ages)))
 
-    def _undo(self, run_id: str, descriptor: int, end: _End) -> None:
+    def _undo(self, run_id: str, descriptor: int, end: End) -> None:
         """Take back a half-written append; if even that fails, the torn line is ignored when it is read."""
-        self._ends.pop(run_id, None)
+        self._ends.forget(run_id)
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, end.size)
 
@@ -301,11 +330,11 @@ class FileStore(Tailing):
                 scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
             )
             try:
-                _write_at(descriptor, 0, content)
+                write_at(descriptor, 0, content)
             finally:
                 os.close(descriptor)
-            _put_in_place(scratch, target)
-            _sync_directory(self.directory)
+            put_in_place(scratch, target)
+            sync_directory(self.directory)
             with contextlib.suppress(FileNotFoundError):  # deleted already
                 self._age(run_id, os.stat(target).st_mtime_ns)
         except FileExistsError:
@@ -325,53 +354,6 @@ def _lines(bodies: Sequence[str]) -> bytes:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[tuple[int, bool]]:
-    """A locked descriptor for one change, and whether the file is new. The lock keeps processes apart."""
-    while True:
-        is_new = not path.exists()
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if is_at(descriptor, path):  # else it was deleted while we waited
-                yield descriptor, is_new
-                return
-        finally:
-            # Said and not left to the closing: a child that was forked meanwhile has the descriptor, too.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-
-def _write_at(descriptor: int, offset: int, content: bytes) -> None:
-    # What lies beyond the good part is a torn line: never an event, and never to be glued to one.
-    os.ftruncate(descriptor, offset)
-    written = 0
-    while written < len(content):
-        written += os.pwrite(descriptor, content[written:], offset + written)
-    os.fsync(descriptor)
-
-
-def _put_in_place(scratch: Path, target: Path) -> None:
-    """Give a finished file its name, unless the name is taken."""
-    try:
-        os.link(scratch, target)
-    except FileExistsError:
-        raise
-    except (
-        OSError
-    ):  # a file system without hard links: take the name first, then fill it in one step
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        os.replace(scratch, target)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
 def _store_errors(path: Path) -> Iterator[None]:
     try:
         yield
@@ -380,4 +362,20 @@ def _store_errors(path: Path) -> Iterator[None]:
         raise StoreError(
             f"{path}: {reason}. Nothing of this step was saved; check that there is space and that "
             "the directory may be read and written."
+        ) from error
+
+
+@contextlib.contextmanager
+def _deleting(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        left = (
+            "The run is still there, what was asked of it may be gone"
+            if path.exists()
+            else "The run is gone, but a power cut may bring it back"
+        )
+        raise StoreError(
+            f"{path}: {error.strerror or error}. {left}; check that the directory may be written, and delete it again if it "
+            "is there."
         ) from error

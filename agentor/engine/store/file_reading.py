@@ -49,6 +49,15 @@ def content_of(run_id: str, path: Path) -> bytes:
     return b""
 
 
+def content_up_to(descriptor: int, size: int) -> bytes:
+    """The first bytes of an open file, fewer if it has fewer."""
+    pieces, read = [], 0
+    while read < size and (piece := os.pread(descriptor, size - read, read)):
+        pieces.append(piece)
+        read += len(piece)
+    return b"".join(pieces)
+
+
 def lines_of(run_id: str, path: Path) -> list[str]:
     return content_of(run_id, path).decode("utf-8", errors="replace").split("\n")[:-1]
 

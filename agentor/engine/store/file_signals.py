@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from pathlib import Path
 
 from agentor.engine import clock
@@ -58,8 +57,11 @@ class FileSignals:
             place.rmdir()
 
     def forget(self, run_id: str) -> None:
-        """The run is gone, and what was asked of it."""
-        shutil.rmtree(self._place(run_id), ignore_errors=True)
+        """The run goes, and for good what was asked of it."""
+        for kind in self.asked(run_id):
+            self.answered(run_id, kind)
+        with contextlib.suppress(OSError):  # mostly, it is not there
+            self._place(run_id).rmdir()
 
     def _new(self, place: Path, kind: str) -> int:
         """The open file of a new question; `FileExistsError` if it is asked already."""

@@ -11,21 +11,29 @@ import fcntl
 import os
 import weakref
 from pathlib import Path
+from typing import Final
 
 from agentor.engine.events import Event
+from agentor.engine.store.file_ends import End, Ends
 from agentor.engine.store.file_lock import is_at
+from agentor.engine.store.file_opening import is_locked_in_time, unlock
 from agentor.engine.store.file_reading import reading
-from agentor.engine.store.jsonl import read_jsonl
+from agentor.engine.store.jsonl import JsonlLog, read_jsonl
 from agentor.engine.store.tailing import deleted_meanwhile
+
+_LONGEST_WAIT_S: Final = (
+    1.0  # for an append: a tail looks again anyway, and can be told to stop between two looks
+)
 
 
 class Follower:
     """Gives the events of a file with a seq above `after`, as they come."""
 
-    def __init__(self, run_id: str, path: Path, after: int) -> None:
+    def __init__(self, run_id: str, path: Path, after: int, ends: Ends) -> None:
         self._run_id = run_id
         self._path = path
         self._after = after
+        self._ends = ends
         self._file: _Open | None = None
         self._read = 0  # bytes of it
         self._size = 0  # when it was last looked at
@@ -48,17 +56,25 @@ class Follower:
             self._let_go()
             return []
         # Shared with nobody who writes: what is half-written may yet be taken back, and is no news.
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if not is_locked_in_time(descriptor, fcntl.LOCK_SH, _LONGEST_WAIT_S):
+            return []
         try:
-            self._size = os.fstat(descriptor).st_size
-            content = os.pread(descriptor, max(self._size - self._read, 0), self._read)
+            log = self._read_on(descriptor)
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        log = read_jsonl(self._run_id, content, self._last_seq)
-        self._read += log.good_size
-        self._last_seq += len(log.events)
+            unlock(descriptor)
         log.warn_of_problems(self._run_id)
         return [event for event in log.events if (event.seq or 0) > self._after]
+
+    def _read_on(self, descriptor: int) -> JsonlLog:
+        size = os.fstat(descriptor).st_size
+        content = os.pread(descriptor, max(size - self._read, 0), self._read)
+        log = read_jsonl(self._run_id, content, self._last_seq)
+        end = End(self._read + log.good_size, self._last_seq + len(log.events), log.needs_newline)
+        if log.events and self._ends.known(self._run_id, descriptor) is None:
+            self._ends.bring_to_disk(self._run_id, descriptor)
+            self._ends.keep(self._run_id, descriptor, end, size)
+        self._size, self._read, self._last_seq = size, end.size, end.last_seq
+        return log
 
     def _let_go(self) -> None:
         """Of a file that held no event yet nobody has seen anything: what comes at its path is the run."""

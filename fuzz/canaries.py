@@ -39,6 +39,18 @@ def _taken_over(seed: int) -> list[Action]:
     ]
 
 
+def _looked_at_unsynced(seed: int) -> list[Action]:
+    """A worker dies between a write and its sync, somebody loads the run, and the power goes."""
+    at = random.Random(f"{seed}/looked at unsynced").uniform(0.1, 10)
+    crash = {"worker": "w1", "where": "before a commit", "known_dead": True}
+    return [
+        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 6}),
+        Action(at, "crash", crash),
+        Action(at + 20, "power", {"call": "sync", "after": 1, "survival": "lost"}),
+        Action(at + 21, "resume", {"worker": "w2", "run": "run"}),
+    ]
+
+
 def _decided_again(seed: int) -> list[Action]:
     """After each decision somebody comes late with another one."""
     script = draw(seed)
@@ -96,6 +108,13 @@ ALL: Final = (
         "names not synced",
         _rings(invariants.acknowledged_appends_survive),
         planted.names_stay_in_the_cache,
+        on_files=True,
+    ),
+    Canary(
+        "lines not synced",
+        _rings(invariants.loaded_events_survive),
+        planted.lines_of_others_are_shown_at_once,
+        script=_looked_at_unsynced,
         on_files=True,
     ),
     Canary(

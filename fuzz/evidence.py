@@ -121,6 +121,7 @@ class Evidence:
     """Everything the invariants are judged by, beside the ledger."""
 
     acknowledged: list[Acknowledged] = field(default_factory=list)
+    loaded: dict[tuple[str, int], str] = field(default_factory=dict)  # body, as it was seen first
     acts: list[Act] = field(default_factory=list)
     tool_starts: list[ToolStart] = field(default_factory=list)
     starts: Counter[str] = field(default_factory=Counter)  # of them, by key

@@ -37,6 +37,11 @@ class SteppedFileStore(Observed, FileStore):
             raise
         self._observer.appended(run_id, events, lease)
 
+    def load(self, run_id: str) -> list[Event]:
+        events = super().load(run_id)
+        self._observer.loaded(run_id, events)
+        return events
+
     def renew(self, lease: Lease) -> Lease:
         return self._commit(lambda: FileStore.renew(self, lease))
 

@@ -41,6 +41,16 @@ def acknowledged_appends_survive(evidence: Evidence, ledger: Ledger) -> Iterator
             yield f"seq {each.seq} of {each.run_id}, acknowledged to {each.worker}, is another event"
 
 
+def loaded_events_survive(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """Every event that a worker was shown by a store of files is in the log afterwards, whoever wrote it."""
+    for (run_id, seq), body in evidence.loaded.items():
+        log = ledger.logs.get(run_id)
+        if log is None and run_id in evidence.deleting:
+            continue
+        if log is None or log.bodies[seq - 1 : seq] != [body]:
+            yield f"seq {seq} of {run_id}, once loaded, is gone or is another event"
+
+
 def seqs_are_dense(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """The events of a run are numbered from 1 without gap or repeat, a fork's from where it left its parent."""
     yield from ledger.gaps
@@ -311,6 +321,7 @@ Invariant = Callable[[Evidence, Ledger], Iterator[str]]
 
 ALL: Final[tuple[Invariant, ...]] = (
     acknowledged_appends_survive,
+    loaded_events_survive,
     seqs_are_dense,
     every_prefix_is_legal,
     replay_rebuilds_what_was_sent,

@@ -20,6 +20,9 @@ class Observer(Protocol):
 
     def appended(self, run_id: str, events: Sequence[Event], lease: Lease | None) -> None: ...
 
+    def loaded(self, run_id: str, events: Sequence[Event]) -> None:
+        """By a store that shows only what is on the disk for good."""
+
     def not_appended(self, run_id: str, error: BaseException) -> None: ...
 
     def granted(self, lease: Lease) -> None: ...

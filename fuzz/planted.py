@@ -51,6 +51,13 @@ def names_stay_in_the_cache() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def lines_of_others_are_shown_at_once() -> Iterator[None]:
+    """The file store shows what it has not brought to the disk."""
+    with mock.patch.object(file_ends.Ends, "bring_to_disk"):
+        yield
+
+
+@contextlib.contextmanager
 def everybody_counts_as_dead() -> Iterator[None]:
     """A lease is given to whoever asks, as if its holder were gone."""
     with mock.patch.object(World, "is_gone", return_value=True):

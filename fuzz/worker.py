@@ -170,6 +170,13 @@ class Worker:
             term = None if lease is None else lease.term
             self.world.evidence.append(self.name, run_id, list(events), term)
 
+    def loaded(self, run_id: str, events: Sequence[Event]) -> None:
+        if not self.dead and self.world.disk.powered:
+            for event in events:
+                assert event.seq is not None
+                loaded = self.world.evidence.loaded
+                loaded.setdefault((run_id, event.seq), event.to_json())
+
     def not_appended(self, run_id: str, error: BaseException) -> None:
         if not isinstance(error, LeaseError | SequenceConflictError):
             self.unsaved.add(run_id)

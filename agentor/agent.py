@@ -219,8 +219,8 @@ class Agentor(Decisions):
 
         Args:
             run_id: The parent.
-            input: What to go on with. Without it an unfinished parent is finished on the fork and a finished one is
-                copied without a model call.
+            input: What to go on with, written in the same commit as the fork. Without it an unfinished parent is
+                finished on the fork and a finished one is copied without a model call.
             fork_id: The new run's id; `RunExistsError` (a ValueError) if it is taken, and nothing is copied.
             at: The last seq of the parent that the fork has, moved back to where no tool batch is half-finished. The
                 `fork` event in `result.events` says where that is (`forked_at`).

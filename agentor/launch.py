@@ -28,7 +28,7 @@ from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.replay import RunState, evolve
 from agentor.engine.request import SYSTEM_ROLES
 from agentor.engine.runner import AgentSpec, Runner
-from agentor.engine.store import fork_run
+from agentor.engine.store.forking import fork_run, forks_at_once
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import (
     ConfigError,
@@ -96,28 +96,25 @@ class Launch:
             await clock.sleep(min(left_s, pause_s * (0.5 + clock.uniform() / 2)))
             pause_s = min(pause_s * 2, LONGEST_WAIT_S)
 
-    async def _resume(self, run_id: str, is_checked: bool = False) -> RunResult:
+    async def _resume(
+        self, run_id: str, is_checked: bool = False, keeper: Keeper | None = None
+    ) -> RunResult:
         state, events = await self._load(run_id)
-        keeper = Keeper(self.store, run_id)
+        keeper = keeper or Keeper(self.store, run_id)
         if state.is_complete:
             return self._result(self._runner(keeper, state, events))
-        return await self._go_on(keeper, (), (state, events), is_checked)
+        return await self._go_on(keeper, (state, events), is_checked)
 
-    async def _go_on(
-        self,
-        keeper: Keeper,
-        messages: Sequence[Message],
-        known: Recorded | None = None,
-        is_checked: bool = False,
-    ) -> RunResult:
+    async def _go_on(self, keeper: Keeper, known: Recorded, is_checked: bool) -> RunResult:
         """Take the run over and go on with it, as it is now that nobody else can write. `is_checked`: the caller has
         looked whether the agent has changed."""
-        await keeper.acquire()
+        if keeper.lease is None:
+            await keeper.acquire()
         try:
             state, events = await reread(stored(self.store), keeper.run_id, known)
             if not is_checked or self.on_change == "refuse":  # else it has been told already
                 self._check_change(keeper.run_id, state, events)
-            opening = self._reopening(keeper.run_id, state, messages)
+            opening = self._reopening(keeper.run_id, state)
         except BaseException:
             await keeper.release()
             raise
@@ -128,20 +125,29 @@ class Launch:
     ) -> RunResult:
         """Branch a run and go on with the branch; without messages, a finished parent is only copied."""
         state, events = await self._load(check_run_id(run_id))
-        if messages or not state.is_complete:
+        if at is not None:
+            state = _snapped(run_id, events, at)
+            at, events = state.seq, events[: state.seq]
+        goes_on = bool(messages) or not state.is_complete
+        if goes_on:
             # Before anything is copied, and so not again of the copy.
             self._check_change(run_id, state, events, "the fork of run")
-            if at is None:
-                self._reopening(run_id, state, messages)
-        if at is not None:
-            at = _snapped(run_id, events, at)
-        copy = await off_loop(self.store, self._copy, run_id, fork_id, at)
+            self._reopening(run_id, state, messages)
+        keeper = Keeper(self.store, new_run_id() if fork_id is None else check_run_id(fork_id))
         try:
-            if not messages:
-                return await self._resume(copy, is_checked=not state.is_complete)
-            return await self._go_on(Keeper(self.store, copy), messages, is_checked=True)
+            if goes_on and forks_at_once(self.store):
+                await self._acquire_unborn(keeper)
+            agent = self.spec.agent if goes_on else None
+            await off_loop(self.store, self._copy, run_id, keeper.run_id, at, messages, agent)
+            return await self._go_on_with_copy(keeper, goes_on)
+        finally:
+            await keeper.release()
+
+    async def _go_on_with_copy(self, keeper: Keeper, is_checked: bool) -> RunResult:
+        try:
+            return await self._resume(keeper.run_id, is_checked, keeper)
         except Exception as error:
-            error.add_note(f"The fork is run {copy!r}: resume it, or fork again.")
+            error.add_note(f"The fork is run {keeper.run_id!r}: resume it, or fork again.")
             raise
 
     async def read(self, run_id: str) -> RunResult:
@@ -156,7 +162,7 @@ class Launch:
         reopen = resumption(state, self.spec.max_turns, settles)
         changed = [] if state.is_complete else self._changes(state, events)
         refused = [REFUSED] if changed and self.on_change == "refuse" else []
-        if reopen is not None and self.spec.budget is not None:
+        if (reopen is not None or state.asked) and self.spec.budget is not None:
             refused += self.spec.budget.problems(state)
         plan = Plan(
             *(run_id, state.status),
@@ -234,6 +240,7 @@ class Launch:
         self, run_id: str, state: RunState, messages: Sequence[Message] = ()
     ) -> list[Event]:
         """The run_start that goes on from a state; none if only the end of the run is missing."""
+        messages = [*state.asked, *messages]
         settles = self._settles(state.batch)
         told: Sequence[Message] = ()  # already, for when the batch has its answers
         if state.batch is not None and settles:
@@ -246,7 +253,7 @@ class Launch:
             return []
         if self.spec.budget is not None:
             self.spec.budget.check_spent(state)
-        kept, added = len(state.transcript), list(messages)
+        kept, added = len(state.transcript), messages
         if self.instructions and not (state.transcript.has_system or _has_system(told)):
             if not settles:
                 kept, added = 0, [*state.messages, *messages]
@@ -304,12 +311,27 @@ class Launch:
         with contextlib.suppress(StoreError):
             await keeper.ensure()
 
+    async def _acquire_unborn(self, keeper: Keeper) -> None:
+        """Take the id of a fork before the fork is there: nobody else can begin with it."""
+        try:
+            await keeper.acquire()
+        except LeaseHeldError:
+            await self._check_free(keeper.run_id)
+            raise
+
     async def _load(self, run_id: str) -> Recorded:
         return await recorded(stored(self.store), run_id)
 
-    def _copy(self, run_id: str, fork_id: str | None, at: int | None) -> str:
+    def _copy(
+        self,
+        run_id: str,
+        fork_id: str,
+        at: int | None,
+        messages: Sequence[Message],
+        agent: str | None,
+    ) -> None:
         assert self.store is not None
-        return fork_run(self.store, run_id, fork_id, at)
+        fork_run(self.store, run_id, fork_id, at, messages=messages, agent=agent)
 
     # The road that all take ---------------------------------------------------------------------------------------
 
@@ -383,14 +405,14 @@ class Launch:
             ) from None
 
 
-def _snapped(run_id: str, events: Sequence[Event], at: int) -> int:
-    """The last seq <= at where a branch may begin. `ConfigError` if there is none."""
+def _snapped(run_id: str, events: Sequence[Event], at: int) -> RunState:
+    """The state at the last seq <= at where a branch may begin. `ConfigError` if there is none."""
     if isinstance(at, bool) or not isinstance(at, int) or not 1 <= at <= len(events):
         raise ConfigError(f"run {run_id!r} has no seq {at!r}: it has 1 to {len(events)}")
     states = [RunState()]
     for event in events[:at]:
         states.append(evolve(states[-1], event))
-    return snap(states, at)
+    return states[snap(states, at)]
 
 
 def with_turns(spec: AgentSpec, max_turns: int | None) -> AgentSpec:

@@ -39,6 +39,7 @@ class Plan:
     to_run: tuple[str, ...] = ()
     rewound: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
+    asked: bool = False  # what the fork was asked is added to its conversation
     ask_model: bool = False
     writes_end: bool = False  # only the end of the run is missing
     ends: str | None = None  # the run, without the model being asked, and why
@@ -75,6 +76,8 @@ class Plan:
         ):
             if calls:
                 yield meaning.format(", ".join(calls))
+        if self.asked:
+            yield "add what the fork was asked"
         if self.ask_model:
             yield "ask the model"
         if self.ends:
@@ -119,6 +122,7 @@ def plan_of(
     limits: Limits,
 ) -> Plan:
     """What a resume adds to a plan that knows problems and changes, if it would open a segment as `reopen` says."""
+    plan = _with(plan, asked=bool(state.asked))
     batch = state.batch if settles else None
     gone = [] if batch is None else calling.gone(batch)
     plan = _with(plan, problems=(*plan.problems, *(needed(c, plan.run_id) for c in gone)))
@@ -153,7 +157,7 @@ def plan_from_log(run_id: str, state: RunState, events: Sequence[Event]) -> Plan
     batch = state.batch
     settles = batch is not None and batch.settles({})
     reopen = resumption(state, NO_LIMIT, settles)
-    plan = Plan(run_id, state.status)
+    plan = Plan(run_id, state.status, asked=bool(state.asked))
     if batch is None or not settles:
         return _asking(plan, state, reopen, Limits())
     asked = {event.call_id for event in events if event.type == ev.APPROVAL}
@@ -167,7 +171,8 @@ NO_LIMIT: Final = 2**31  # a resume starts a fresh turn budget, so no limit stan
 def _asking(plan: Plan, state: RunState, reopen: Reopen | None, limits: Limits) -> Plan:
     """Without a batch to settle: what follows is decided as the loop decides it, with the segment opened."""
     if reopen is not None:
-        state = evolve(state, Event(ev.RUN_START, kept=reopen.kept))
+        start = Event(ev.RUN_START, kept=reopen.kept, messages=list(state.asked))
+        state = evolve(state, start)
         plan = _with(plan, rewound=reopen.rewound)
     match decide(state, NO_LIMIT, limits.reached):
         case AskModel():

@@ -83,6 +83,8 @@ def prune(world: World, worker: str, older_s: float) -> None:
 def fork(world: World, worker: str, run: str, fork: str, at: int | None, says: str | None) -> None:
     """A worker branches a run, perhaps in flight and perhaps at an earlier seq, and goes on with the branch."""
     place = world.worker(worker)
+    if says is not None:
+        world.evidence.inputs[fork] = says
     place.begin(f"fork {run} as", fork, lambda: place.agent.afork(run, says, fork_id=fork, at=at))
 
 

@@ -72,6 +72,19 @@ def _parent_deleted(seed: int) -> list[Action]:
     ]
 
 
+def _forker_dies(seed: int) -> list[Action]:
+    """A run that was left half-way is forked to be told something, and whoever does it dies on the way."""
+    after_s = random.Random(f"{seed}/forker dies").uniform(0, 0.1)
+    details = {"run": "run", "fork": "branch", "at": None, "says": "And then?"}
+    return [
+        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 8}),
+        Action(3.0, "crash", {"worker": "w1", "where": "now", "known_dead": True}),
+        Action(60.0, "fork", {"worker": "w2", **details}),
+        Action(60.0 + after_s, "crash", {"worker": "w2", "where": "now", "known_dead": True}),
+        Action(70.0, "resume", {"worker": "w3", "run": "branch"}),
+    ]
+
+
 def _cancelled_elsewhere(seed: int) -> list[Action]:
     """A run is cancelled by somebody else than the one who works on it."""
     return [
@@ -163,6 +176,12 @@ ALL: Final = (
         ),
         planted.forks_are_forgotten,
         script=_parent_deleted,
+    ),
+    Canary(
+        "asked after the fork",
+        _rings(invariants.forks_answer_what_they_are_asked),
+        planted.asked_after_the_fork,
+        script=_forker_dies,
     ),
     Canary(
         "deaf to cancels",

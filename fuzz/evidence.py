@@ -130,6 +130,7 @@ class Evidence:
     untold: list[str] = field(default_factory=list)  # what people settled and a model was not told
     words: int = 0  # of people, so far
     forks: list[Forked] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)  # what forks were asked, by their ids
     results: list[RunResult] = field(default_factory=list)
     resumed: list[Resumed] = field(default_factory=list)
     shown: list[Shown] = field(default_factory=list)

@@ -9,7 +9,7 @@ from typing import Final
 
 from agentor.engine.batch import REJECTED
 from agentor.engine.events import APPROVAL, FORK, GENERATION, Event, Usage
-from agentor.engine.replay import verify
+from agentor.engine.replay import RunState, verify
 from fuzz.bank import ACCOUNTS, OPENING, TRANSFER
 from fuzz.evidence import ITERATIONS_TO_NOTICE, Evidence, ToolStart
 from fuzz.ledger import Ledger, Log
@@ -169,6 +169,26 @@ def forks_leave_their_parents_alone(evidence: Evidence, ledger: Ledger) -> Itera
             continue
         if own is None or tuple(own.bodies[: fork.at]) != fork.parent_bodies[: fork.at]:
             yield f"{fork.run_id} does not begin as {fork.parent} does"
+
+
+def forks_answer_what_they_are_asked(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
+    """A fork that was given an input is unfinished until its model has been asked about it, and its model is asked
+    nothing else before, whoever goes on with it."""
+    for run_id, says in evidence.inputs.items():
+        log = ledger.logs.get(run_id)
+        if log is None or len(log.events) <= log.inherited:  # the last is for others to judge
+            continue
+        before = _times_said(log.states[log.inherited], says)
+        own = slice(log.inherited, None)
+        for state, event in zip(log.states[own], log.events[own], strict=False):
+            if event.type == GENERATION and _times_said(state, says) <= before:
+                yield f"seq {event.seq} of {run_id}: its model was not told {says!r}"
+        if log.state.is_complete and _times_said(log.state, says) <= before:
+            yield f"{run_id} is completed, and was never told {says!r}"
+
+
+def _times_said(state: RunState, says: str) -> int:
+    return sum(message.get("content") == says for message in state.messages)
 
 
 def one_worker_goes_on_at_each_seq(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
@@ -333,6 +353,7 @@ ALL: Final[tuple[Invariant, ...]] = (
     payments_are_made_once,
     usage_is_the_sum_of_generations,
     forks_leave_their_parents_alone,
+    forks_answer_what_they_are_asked,
     one_worker_goes_on_at_each_seq,
     old_terms_append_nothing,
     only_the_holder_acts,

@@ -17,7 +17,7 @@ from agentor.engine.batch import SETTLED, Batch
 from agentor.engine.calling import Calling
 from agentor.engine.decide import Decision, Finish, Reopen, resumption
 from agentor.engine.ending import closing
-from agentor.engine.events import Event, PendingCall, RunResult
+from agentor.engine.events import Event, Message, PendingCall, RunResult
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.replay import RunState
@@ -228,12 +228,37 @@ def finished_runs_reopened() -> Iterator[None]:
     def reopening(state: RunState, *rest: Any) -> Reopen | None:
         return real(state, *rest) or Reopen(len(state.transcript))
 
-    async def resume(self: Launch, run_id: str) -> RunResult:
-        return await self._go_on(Keeper(self.store, run_id), ())
+    async def resume(self: Launch, run_id: str, *_: Any) -> RunResult:
+        return await self._go_on(Keeper(self.store, run_id), await self._load(run_id), False)
 
     with (
         mock.patch.object(launch, "resumption", reopening),
         mock.patch.object(Launch, "_resume", resume),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def asked_after_the_fork() -> Iterator[None]:
+    """A fork is there before its input is, which only the one who forks knows."""
+    copy, reopening = Launch._copy, Launch._reopening
+    known: list[tuple[Launch, str, Sequence[Message]]] = []
+
+    def copied(
+        self: Launch, run_id: str, fork_id: str, at: Any, messages: Sequence[Message], *rest: Any
+    ) -> None:
+        known.append((self, fork_id, messages))
+        copy(self, run_id, fork_id, at, (), *rest)
+
+    def reopened(
+        self: Launch, run_id: str, state: RunState, messages: Sequence[Message] = ()
+    ) -> list[Event]:
+        own = [m for by, fork, asked in known if by is self and fork == run_id for m in asked]
+        return reopening(self, run_id, state, [*messages, *own])
+
+    with (
+        mock.patch.object(Launch, "_copy", copied),
+        mock.patch.object(Launch, "_reopening", reopened),
     ):
         yield
 

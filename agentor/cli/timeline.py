@@ -47,12 +47,14 @@ class Before:
 
 def timeline(events: Iterable[Event], before: Before | None = None) -> Iterator[Line]:
     """The lines of a log, in order, or of the part of one that follows what was `before`."""
-    answer, before = None, before or Before()
+    answer, before, event = None, before or Before(), None
     for seq, event in enumerate(events, start=1):
         if event.type == ev.GENERATION:
             answer = event.text
         yield from _lines(event, event.seq or seq, answer, before)
         before = before.after(event)
+    if event is not None and event.type == ev.FORK:  # else what follows it has been told of them
+        yield from _said(event)
 
 
 def _came_to(result: Event) -> str:
@@ -98,6 +100,10 @@ def _start(event: Event, seq: int, queued: bool) -> Iterator[Line]:
         label = "queued" if event.queued else "started"
         who = " · ".join(filter(None, [event.agent, event.model]))
         yield Line(seq, label, who, tone="quiet")
+    yield from _said(event)
+
+
+def _said(event: Event) -> Iterator[Line]:
     for message in event.messages or []:
         yield Line(None, str(message.get("role", "?")), content_text(message))
 
@@ -215,6 +221,8 @@ def what_resume_would_do(state: RunState, events: Sequence[Event] = ()) -> str:
         return f"goes back to the request, since not every result is saved ({names}): the model decides again"
     if state.batch is not None:
         return _settles(plan)
+    if state.asked:
+        return "asks the model what the fork was asked; no tool runs again"
     if state.status in _SPENT:
         return f"ends again at once, unless the agent has another {state.status}"
     if state.status is not None:

@@ -241,6 +241,7 @@ def in_short(plan: Plan) -> str:
         (plan.waiting, "wait for", "decision"),
     )
     parts = [f"{verb} {_count(len(calls), noun)}" for calls, verb, noun in counts if calls]
+    parts += ["add what the fork was asked"] * plan.asked
     parts += ["ask the model"] * plan.ask_model + ["write the end"] * plan.writes_end
     parts += ["end, out of budget or time"] * (plan.ends is not None)
     return ", ".join(parts) or "do nothing"

@@ -117,7 +117,7 @@ def resumption(state: RunState, max_turns: int, settles: bool = False) -> Reopen
     batch = state.batch
     if batch is not None and settles and len(batch.waiting) == len(batch.missing):
         return None  # only a person can go on
-    if state.status is None:
+    if state.status is None and not state.asked:
         next_step = decide(state, max_turns)
         if isinstance(next_step, Finish) and next_step.status == "completed":
             return None

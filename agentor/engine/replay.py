@@ -83,6 +83,7 @@ class RunState:
     started_at: float | None = None
     ended_at: float | None = None
     forked_from: str | None = None
+    asked: tuple[Message, ...] = ()  # of a fork, and not yet told: the next segment begins with it
     nonce: str | None = None  # tells the run from any other of the same id; None in older logs
     definition: str | None = None  # digest of the one the last segment ran with
     definitions: frozenset[str] = frozenset()  # digests of those the log holds
@@ -247,6 +248,7 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
         mismatches=0,
         started_at=_first_start(state, event),
         ended_at=None,
+        asked=(),
         nonce=state.nonce if state.has_start else event.nonce,
         definition=event.definition,
         definitions=state.definitions | {event.definition}
@@ -271,7 +273,19 @@ def _first_start(state: RunState, event: Event) -> float | None:
 def _fork(state: RunState, event: Event, seq: int) -> RunState:
     batch = state.batch.forked(event.forked_from, seq) if state.batch is not None else None
     branch = changed(state, attempts=0, attempting=False)  # those were at the parent
-    return changed(branch, seq=seq, forked_from=event.forked_from, nonce=event.nonce, batch=batch)
+    if event.messages:  # whatever the parent has come to is no answer to them
+        asked = (*state.asked, *event.messages)
+        branch = changed(
+            branch, asked=asked, answer=None, status=None, text=None, error=None, ended_at=None
+        )
+    return changed(
+        branch,
+        seq=seq,
+        agent=event.agent or state.agent,
+        forked_from=event.forked_from,
+        nonce=event.nonce,
+        batch=batch,
+    )
 
 
 def _approval(state: RunState, event: Event, seq: int) -> RunState:

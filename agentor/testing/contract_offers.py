@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentor.engine.events import Event
+from agentor.engine.store.forking import fork_run, forks_at_once
 from agentor.engine.store.protocol import (
     AppendsMany,
     Closes,
@@ -45,6 +46,18 @@ class OffersContract(Contract):
             forks.fork("parent", "child")
         with pytest.raises(RunNotFoundError):
             forks.fork("nobody", "grandchild")
+
+    def test_whoever_forks_may_hold_the_new_id(self, store: Store) -> None:
+        leases: Leases = offered(store, Leases)
+        if not forks_at_once(store):
+            pytest.skip("its forks take no event")
+        fill(store, "parent", 3)
+        lease = leases.acquire("child", "me", 30.0)
+        asked = [{"role": "user", "content": "And then?"}]
+        fork_run(store, "parent", "child", messages=asked, agent="A")
+        last = store.load("child")[-1]
+        assert (last.forked_at, last.messages, last.agent) == (3, asked, "A")
+        assert leases.renew(lease).term == lease.term
 
     def test_append_many_saves_all(self, store: Store) -> None:
         many: AppendsMany = offered(store, AppendsMany)

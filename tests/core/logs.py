@@ -54,7 +54,8 @@ def logs(draw: st.DrawFn) -> list[Event]:
         step = draw(st.sampled_from(["tools", "tools", "tools", "answer", "resume", "fork"]))
         state = replay(writer.events)
         if step == "fork":
-            writer.add("fork", forked_from="parent")
+            asked = draw(st.none() | st.lists(USER, min_size=1, max_size=1))
+            writer.add("fork", forked_from="parent", messages=asked)
         elif step == "answer":
             _answer(draw, writer)
         elif step == "tools" and state.batch is None:

@@ -36,7 +36,7 @@ from agentor.engine.replay import (
 )
 from agentor.engine.request import build_request
 from agentor.testing import check_messages
-from tests.core.logs import Writer, logs, old_log, raw_call
+from tests.core.logs import USER, Writer, logs, old_log, raw_call
 from tests.core.wide_logs import wide_logs
 
 OPENING = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
@@ -227,6 +227,33 @@ def test_final_event_is_the_last_end_whatever_follows_it() -> None:
     log = old_log()
     assert final_event(log[:3]) is None
     assert final_event([*log, Event("run_start", kept=2, messages=[])]) == log[-1]
+
+
+@given(wide_logs(), st.lists(USER, max_size=2))
+def test_what_a_fork_is_asked_is_unanswered_until_the_next_segment_begins(
+    log: list[Event], messages: list[dict[str, Any]]
+) -> None:
+    parent = replay(log)
+    plain = replay([*log, Event("fork", forked_from="p")])
+    asked = replay([*log, Event("fork", forked_from="p", messages=messages, agent="B")])
+    assert asked.agent == "B"
+    assert asked.asked == (*parent.asked, *messages)
+    assert asked.messages == plain.messages  # the next run_start says where it goes
+    assert (plain.status, plain.answer, plain.agent) == (parent.status, parent.answer, parent.agent)
+    if messages:
+        ended = (asked.status, asked.answer, asked.text, asked.error, asked.ended_at)
+        assert ended == (None,) * 5
+        assert resumption(asked, 9) is not None
+    start = Event("run_start", kept=len(asked.transcript), messages=messages)
+    assert evolve(asked, start).asked == ()
+
+
+def test_a_fork_of_a_fork_that_was_not_told_yet_is_asked_both() -> None:
+    forks = [Event("fork", messages=[{"role": "user", "content": text}]) for text in ("one", "two")]
+    forks.insert(1, Event("fork"))
+    assert [m["content"] for m in replay([*old_log(), *forks]).asked] == ["one", "two"]
+    cancelled = replay([*old_log(), *forks, Event("run_end", status="cancelled")])
+    assert len(cancelled.asked) == 2  # a resume by hand tells them
 
 
 def test_a_fork_event_is_provenance_only() -> None:

@@ -117,8 +117,10 @@ def _settle(draw: st.DrawFn, writer: Writer) -> None:
     writer.start(added, kept=len(state.transcript), settling=settling)
 
 
-def _fork(_: st.DrawFn, writer: Writer) -> None:
-    writer.add("fork", forked_from="parent")
+def _fork(draw: st.DrawFn, writer: Writer) -> None:
+    messages = draw(st.none() | st.lists(USER, max_size=2))
+    agent = draw(st.sampled_from([None, "B"]))
+    writer.add("fork", forked_from="parent", messages=messages, agent=agent)
 
 
 def _end(draw: st.DrawFn, writer: Writer) -> None:

@@ -133,7 +133,7 @@ class Stores(RuleBasedStateMachine):
     def status(self, run_id: str) -> str:
         found = "unfinished"
         for event in self.runs[run_id]:
-            if event.type == RUN_START:
+            if event.type == RUN_START or (event.type == FORK and event.messages):
                 found = "unfinished"
             elif event.type == RUN_END:
                 found = str(event.status)
@@ -174,10 +174,12 @@ class Stores(RuleBasedStateMachine):
         if expected is None:
             self.saved(run_id, events)
 
-    @rule(src=RUNS, dst=RUNS, at=st.none() | st.integers(0, 6))
-    def fork(self, src: str, dst: str, at: int | None) -> None:
+    @rule(src=RUNS, dst=RUNS, at=st.none() | st.integers(0, 6), asks=st.booleans())
+    def fork(self, src: str, dst: str, at: int | None, asks: bool) -> None:
         if dst in self.held and dst not in self.runs:
             return  # a fork into an id that a new run is about to use: the seq decides between them
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "?"}], "agent": "B"}
+        asked = asked if asks else {}
         expected: type[Exception] | None = None
         if src not in self.runs:
             expected = RunNotFoundError
@@ -185,11 +187,12 @@ class Stores(RuleBasedStateMachine):
             expected = RunExistsError
         elif at is not None and not 1 <= at <= len(self.runs[src]):
             expected = ConfigError
-        self.all_answer(expected, lambda store: fork_run(store, src, dst, at=at))
+        self.all_answer(expected, lambda store: fork_run(store, src, dst, at=at, **asked))
         if expected is None:
             kept = self.runs[src][:at]
             now = self.clock.now()
-            event = Event(FORK, forked_from=src, forked_at=len(kept), started_at=now, ended_at=now)
+            own = {"forked_at": len(kept), "started_at": now, "ended_at": now}
+            event = Event(FORK, forked_from=src, **own, **asked)
             self.saved(dst, [*kept, event])
             del self.order[-len(kept) - 1 : -1]  # what is shared was saved before
 

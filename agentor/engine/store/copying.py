@@ -4,7 +4,7 @@ A process that dies on the way leaves a part of the parent's log under the id of
 resumed, and its calls made a second time under keys of their own. So where that could harm, the first event of a copy says
 what is to become of it, in a field that older versions and other readers keep and skip, and until the `fork` event follows the
 last one the log is no run. A run of tools that declare nothing is copied as it stands: to ask such a tool again is harmless, and
-its copy equals it.
+its copy equals it. Not so if the fork is asked something: without it the copy would give its parent's answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Copy:
         """What is wrong with a log that ends after `done` events, in words."""
         return (
             f"it is a copy of run {self.parent!r} that was broken off after {done} of {self.events} events, and no run yet; "
-            f"fork({self.parent!r}, fork_id={self.run_id!r}) finishes it"
+            f"fork({self.parent!r}, fork_id={self.run_id!r}) finishes it, with the input "
+            "that it was made for if there was one"
         )
 
 
@@ -49,13 +50,13 @@ def unfinished_copy(run_id: str, events: Sequence[Event]) -> Copy | None:
     return None
 
 
-def copy_events(store: Store, copy: Copy, source: Sequence[Event]) -> None:
+def copy_events(store: Store, copy: Copy, source: Sequence[Event], is_asked: bool = False) -> None:
     """Append what the copy still lacks of its parent's events, but for the `fork` event that makes it whole.
 
-    `source` is the parent's log, numbered without gaps or repeats.
+    `source` is the parent's log, numbered without gaps or repeats. `is_asked`: the fork is going to be given an input.
     """
     done, copied = len(without_repeats(store.load(copy.run_id))), source[: copy.events]
-    marks = done == 0 and _may_be_made_twice(copied)
+    marks = done == 0 and (is_asked or _may_be_made_twice(copied))
     for event in copied[done:]:
         store.append(copy.run_id, copy.mark(event) if marks and event.seq == 1 else event)
 

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentor.engine.events import RUN_END, RUN_START, Event
+from agentor.engine.events import FORK, RUN_END, RUN_START, Event
 from agentor.engine.store.protocol import check_run_id
 from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import ConfigError, LogCorruptError, StoreError
@@ -66,7 +66,8 @@ def status_at_end(run_id: str, path: Path) -> str | None:
     """The status of a run by the last lines of its file; None if they do not tell, or cannot be read."""
     with contextlib.suppress(FileNotFoundError), reading(path, run_id):
         for line in reversed(_end_of(path).split(b"\n")):
-            if b"run_end" in line or b"run_start" in line:
+            is_asked = b'"fork"' in line and b'"messages"' in line
+            if is_asked or b"run_end" in line or b"run_start" in line:
                 return _status_of(line)
     return None
 
@@ -81,14 +82,15 @@ def _end_of(path: Path) -> bytes:
 
 
 def _status_of(line: bytes) -> str | None:
-    """None of what only talks of an end or a start, and of what cannot be read: then the whole log must tell."""
+    """None of what only talks of an end, a start or a fork, and of what cannot be read: then the whole log must tell."""
     try:
         event = Event.from_json(line)
     except ValueError:
         return None
     if event.type == RUN_END:
         return event.status or "failed"
-    return UNFINISHED if event.type == RUN_START else None
+    is_open = event.type == RUN_START or (event.type == FORK and event.messages)
+    return UNFINISHED if is_open else None
 
 
 def last_changes(directory: Path) -> Iterator[tuple[str, int]]:

@@ -3,43 +3,71 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from agentor.engine import clock
-from agentor.engine.events import FORK, Event, without_repeats
+from agentor.engine.events import FORK, Event, Message, without_repeats
 from agentor.engine.store.copying import Copy, copy_events, unfinished_copy
 from agentor.engine.store.numbering import check_fork_point, numbered
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import RunExistsError, RunNotFoundError
 
 
-def fork_run(store: Store, run_id: str, fork_id: str | None = None, at: int | None = None) -> str:
+def fork_run(
+    store: Store,
+    run_id: str,
+    fork_id: str | None = None,
+    at: int | None = None,
+    *,
+    messages: Sequence[Message] = (),
+    agent: str | None = None,
+) -> str:
     """Copy `run_id`, up to the seq `at` (itself included) if given, and record where the copy came from.
 
-    The new run ends in exactly one `fork` event that this call has written. Returns its id. A copy that was broken off,
+    The new run ends in exactly one `fork` event that this call has written. `messages` are in it: what the fork is asked,
+    which makes it unfinished until that is answered. `agent`: who is to go on with it, if that is not the parent's.
+    Returns the new run's id. A copy that was broken off,
     in a store that copies event by event, is finished by forking the same run under the same id again, as far as it was to go.
     `RunNotFoundError`, `RunExistsError`, `LogCorruptError` and `ConfigError` (a bad id, a seq the run does not have): nothing was
     copied.
     """
     check_run_id(run_id)
     fork_id = new_run_id() if fork_id is None else check_run_id(fork_id)
+    event = _fork_event(run_id, list(messages) or None, agent)
     verb = getattr(store, "fork", None)
-    takes = inspect.signature(verb).parameters if callable(verb) else {}
+    takes = _taken_by(verb)
     if verb is not None and "at" in takes and "event" in takes:
-        verb(run_id, fork_id, at=at, event=_fork_event(run_id, at))
+        verb(run_id, fork_id, at=at, event=event)
     else:
-        _fork_in_steps(store, run_id, fork_id, at, verb, takes)
+        _fork_in_steps(store, run_id, fork_id, at, verb, takes, event)
     return fork_id
 
 
-def _fork_event(run_id: str, at: int | None, seq: int | None = None) -> Event:
+def forks_at_once(store: object) -> bool:
+    """Whether a fork and its `fork` event are one commit of this store."""
+    takes = _taken_by(getattr(store, "fork", None))
+    return "at" in takes and "event" in takes
+
+
+def _taken_by(verb: Any) -> Any:
+    return inspect.signature(verb).parameters if callable(verb) else {}
+
+
+def _fork_event(run_id: str, messages: list[Message] | None, agent: str | None) -> Event:
     now = clock.now()
-    fork = Event(FORK, forked_from=run_id, forked_at=at, started_at=now, ended_at=now, seq=seq)
-    return fork.with_(nonce=clock.new_nonce())
+    fork = Event(FORK, forked_from=run_id, messages=messages, agent=agent)
+    return fork.with_(started_at=now, ended_at=now, nonce=clock.new_nonce())
 
 
 def _fork_in_steps(
-    store: Store, run_id: str, fork_id: str, at: int | None, verb: Any, takes: Any
+    store: Store,
+    run_id: str,
+    fork_id: str,
+    at: int | None,
+    verb: Any,
+    takes: Any,
+    event: Event,
 ) -> None:
     log = store.load(run_id)
     if not log:
@@ -56,8 +84,8 @@ def _fork_in_steps(
         # A run in flight may have grown since we looked.
         last_seq = len(without_repeats(store.load(fork_id)))
     else:
-        copy_events(store, begun or Copy(fork_id, run_id, last_seq), source)
-    store.append(fork_id, _fork_event(run_id, last_seq, last_seq + 1))
+        copy_events(store, begun or Copy(fork_id, run_id, last_seq), source, bool(event.messages))
+    store.append(fork_id, event.with_(forked_at=last_seq, seq=last_seq + 1))
 
 
 def _begun(store: Store, run_id: str, fork_id: str, at: int | None) -> Copy | None:

@@ -70,7 +70,8 @@ class Submits(Protocol):
 class Forks(Protocol):
     """Copy a run in one write. `RunExistsError` if `dst_run_id` is taken, `RunNotFoundError` if there is no source.
 
-    A store whose `fork` takes `at` copies only the events up to that seq, itself included.
+    A store whose `fork` takes `at` copies only the events up to that seq, itself included. One that takes `event`, too,
+    appends it in the same write; the lease of `dst_run_id` may be held by whoever forks, and is not asked for.
     """
 
     def fork(self, src_run_id: str, dst_run_id: str) -> None: ...

@@ -11,6 +11,7 @@ from agentor.engine.strict_json import clean_text
 UNFINISHED = "unfinished"
 _FIELDS = tuple(Usage.__slots__)
 COUNTS = ("turns", *_FIELDS)  # these add up; every other column of a summary is replaced
+_OPEN = {"status": UNFINISHED, "ended_at": None, "error": None}
 COUNT_MAX = MOST  # where sums stay, too
 
 
@@ -31,6 +32,7 @@ def summary(events: Iterable[Event]) -> dict[str, Any]:
             changes |= {"status": status, "ended_at": event.ended_at, "error": event.error}
         elif event.type == FORK:
             changes |= {"forked_from": event.forked_from, "forked_at": event.forked_at}
+            changes |= _branched(event)
     told = {name: _storable(value) for name, value in changes.items()}
     return told | {name: count for name, count in counts.items() if count}
 
@@ -67,9 +69,15 @@ def _count(counts: dict[str, int], usage: Usage) -> None:
         counts[name] = min(counts[name] + clamped, COUNT_MAX)
 
 
+def _branched(event: Event) -> dict[str, Any]:
+    """Whoever was asked something has not answered it, whatever the parent has come to."""
+    by = {"agent": event.agent} if event.agent else {}
+    return by | (_OPEN if event.messages else {})
+
+
 def _started(changes: dict[str, Any], event: Event) -> dict[str, Any]:
     found = {"agent": event.agent, "model": event.model}
     changes |= {name: value for name, value in found.items() if value}
     if event.started_at is not None:
         changes.setdefault("started_at", event.started_at)
-    return changes | {"status": UNFINISHED, "ended_at": None, "error": None}
+    return changes | _OPEN

@@ -9,6 +9,8 @@ import pytest
 
 from agentor import (
     Agentor,
+    Budget,
+    ConfigError,
     LeaseHeldError,
     LogCorruptError,
     MemoryStore,
@@ -272,3 +274,18 @@ def test_a_store_of_three_methods_holds_no_ids_and_forks_all_the_same() -> None:
     store = ThreeMethods()
     assert saved(store).agent.fork("p", STOP, fork_id="f").final_output == f"Asked: {STOP}"
     assert types(store.load("f")).count("fork") == 1
+
+
+def test_the_plan_of_a_waiting_fork_tells_what_would_refuse_what_it_was_asked() -> None:
+    store = MemoryStore()
+    till = Till(store, needs_approval=True)
+    till.agent.run("Pay 40.", run_id="p")
+    fork_run(store, "p", "f", messages=ASKED)
+    budget, tools = Budget(money=1.0, prices={"newer": (1.0, 1.0)}), list(till.agent.tools.values())
+    newer = ScriptedModel(_reply, model="newer")
+    pricing = Agentor("A", model=newer, tools=tools, store=store, budget=budget)
+    assert pricing.plan("p").problems == ()  # it only waits
+    (problem,) = pricing.plan("f").problems
+    with pytest.raises(ConfigError) as refused:
+        pricing.resume("f")
+    assert problem in str(refused.value)

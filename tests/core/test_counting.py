@@ -23,6 +23,12 @@ def of(event_type: str, log: Iterable[Event]) -> list[Event]:
     return [event for event in log if event.type == event_type]
 
 
+def since_it_was_asked(segment: list[Event]) -> list[Event]:
+    """What follows the last fork with an input: what came before is no answer to that."""
+    asked = [at for at, event in enumerate(segment) if event.type == "fork" and event.messages]
+    return segment[asked[-1] + 1 :] if asked else segment
+
+
 def last(values: Iterable[T | None]) -> T | None:
     """The last that is given."""
     return next((value for value in reversed(list(values)) if value is not None), None)
@@ -61,7 +67,8 @@ def test_starts_are_counted_and_the_last_that_names_something_names_it(log: list
     begun = [event for event in starts if not event.queued]
     assert (state.seq, state.segments) == (len(log), len(starts))
     assert state.started_at == next((e.started_at for e in begun if e.started_at), None)
-    assert state.agent == last(event.agent for event in starts)
+    named = [event for event in log if event.type in ("run_start", "fork")]
+    assert state.agent == last(event.agent for event in named)
     speakers = [event for event in log if event.type in ("run_start", "generation")]
     assert state.model == last(event.model for event in speakers)
     assert state.forked_from == last(event.forked_from for event in of("fork", log))
@@ -103,7 +110,7 @@ def test_of_all_ends_only_a_failure_counts_against_a_run(status: str) -> None:
 def test_a_segment_counts_its_turns_and_has_the_status_of_its_last_end(log: list[Event]) -> None:
     state, segment = replay(log), segment_of(log)
     assert state.turn == len(of("generation", segment))
-    ended = of("run_end", segment)
+    ended = of("run_end", since_it_was_asked(segment))
     facts = (state.status, state.text, state.error, state.ended_at)
     if ended:
         end = ended[-1]
@@ -120,6 +127,7 @@ def test_answers_that_will_not_do_are_counted_in_their_segment(log: list[Event])
     answers = [e for e in generations if not e.calls and e.finish_reason not in CUT_REASONS]
     assert state.mismatches == sum(bool(event.correction) for event in answers)
     assert state.empty_answers == sum(not (e.text or e.correction) for e in answers)
+    generations = of("generation", since_it_was_asked(segment_of(log)))
     last_one = generations[-1] if generations and not generations[-1].calls else None
     assert (state.answer is None) == (last_one is None)
     if state.answer is not None and last_one is not None:

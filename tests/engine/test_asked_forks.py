@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from agentor import (
     LogCorruptError,
     MemoryStore,
     RunExistsError,
+    RunNotFoundError,
     SQLiteStore,
     StoreError,
     function_tool,
@@ -26,7 +29,7 @@ from agentor.engine.replay import is_complete, replay, verify
 from agentor.engine.store import FileStore, fork_run
 from agentor.plan import plan_from_log
 from agentor.testing import ScriptedModel, calls, says
-from tests.engine.agents import ThreeMethods, types, without_times
+from tests.engine.agents import STORES, ThreeMethods, types, without_times
 from tests.engine.test_broken_copies import Died, Dying
 
 STOP = "Stop: do not pay."
@@ -86,6 +89,46 @@ def test_whoever_resumes_a_fork_after_a_crash_does_what_it_was_asked(
     for request in till.model.requests:
         assert ASKED[0] in request.messages
     assert verify(store.load("f")) == []
+
+
+class Failing:
+    """A store that fails one of its calls, after so many."""
+
+    def __init__(self, store: Any, calls: int) -> None:
+        self._store, self._left = store, calls
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._store, name)
+        if not callable(verb):
+            return verb
+
+        @functools.wraps(verb)
+        def call(*args: Any, **named: Any) -> Any:
+            self._left -= 1
+            if self._left == -1:
+                raise StoreError("disk I/O error")
+            return verb(*args, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("length", [BEFORE_THE_CALL, len(WHOLE)])
+@pytest.mark.parametrize("kind", STORES)
+def test_wherever_the_disk_fails_a_fork_is_not_there_or_does_what_it_was_asked(
+    tmp_path: Path, kind: str, length: int
+) -> None:
+    for calls_made in range(20):
+        (place := tmp_path / str(calls_made)).mkdir()
+        store = STORES[kind](place)
+        till = saved(store, length)
+        with contextlib.suppress(StoreError):
+            Till(Failing(store, calls_made)).agent.fork("p", STOP, fork_id="f")
+        try:
+            result = till.agent.resume("f")
+        except (RunNotFoundError, LogCorruptError):  # it is no run yet
+            result = till.agent.fork("p", STOP, fork_id="f")
+        assert (result.status, result.final_output) == ("completed", f"Asked: {STOP}")
+        assert till.paid == []
 
 
 def test_no_tool_is_started_against_what_a_fork_was_told(store: Any) -> None:

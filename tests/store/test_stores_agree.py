@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -187,12 +188,13 @@ class Stores(RuleBasedStateMachine):
             expected = RunExistsError
         elif at is not None and not 1 <= at <= len(self.runs[src]):
             expected = ConfigError
-        self.all_answer(expected, lambda store: fork_run(store, src, dst, at=at, **asked))
+        with mock.patch.object(clock, "new_nonce", return_value="n"):
+            self.all_answer(expected, lambda store: fork_run(store, src, dst, at=at, **asked))
         if expected is None:
             kept = self.runs[src][:at]
             now = self.clock.now()
-            own = {"forked_at": len(kept), "started_at": now, "ended_at": now}
-            event = Event(FORK, forked_from=src, **own, **asked)
+            event = Event(FORK, forked_from=src, forked_at=len(kept), nonce="n", **asked)
+            event = event.with_(started_at=now, ended_at=now)
             self.saved(dst, [*kept, event])
             del self.order[-len(kept) - 1 : -1]  # what is shared was saved before
 

@@ -17,6 +17,7 @@ from agentor import Agentor, FileStore, MemoryStore, SQLiteStore
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import replay, verify
 from agentor.engine.store import is_complete, total_usage
+from agentor.engine.store.copying import unfinished_copy
 from agentor.engine.store.protocol import Store
 from agentor.testing import ScriptedModel, says
 from tests.core.logs import logs
@@ -66,6 +67,13 @@ def check_recovery(store: Store) -> None:
     """Every run that was left behind is finished, and what was recorded is not done again."""
     for run_id in store.list_runs():
         log = store.load(run_id)
+        if (copy := unfinished_copy(run_id, log)) is not None:  # of a fork, and no run yet
+            told = ScriptedModel(lambda messages: str(messages[-1]["content"]))
+            forked = Agentor("A", model=told, store=Mortal(store, 99, True))
+            fork = forked.fork(copy.parent, "And then?", fork_id=run_id)
+            assert fork.final_output == "And then?"
+            assert verify(store.load(run_id)) == []
+            continue
         if is_complete(log):
             continue
         settled = {

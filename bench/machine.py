@@ -39,7 +39,8 @@ def told(machine: dict[str, Any]) -> str:
         f"{machine['fsyncs_per_s']:,} fsyncs a second before and "
         f"{machine.get('fsyncs_per_s_after', 0):,} after; Python {machine['python']}; SQLite "
         f"{machine['sqlite_apsw']} (apsw), {machine['sqlite_stdlib']} (sqlite3); "
-        f"load average {machine['load_average']} at the start"
+        f"load average {machine['load_average']} at the start; "
+        f"{', '.join(f'{name} {version}' for name, version in machine['peers'].items())}"
     )
 
 

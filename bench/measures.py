@@ -185,7 +185,10 @@ def _bytes_rows(lab: Lab, sizes: Sizes) -> Iterator[Row]:
         size, json_size = _figure(lab, of, "bytes"), _figure(lab, of, "json_bytes")
         yield _share(row, size, json_size, at_most(1.6, "x"), "bytes")
     growth = sizes.long / sizes.runs[1]
-    row = ("bytes", f"{sizes.long:,} turns over {sizes.runs[1]:,}, divided by {growth:g}")
+    row = (
+        "bytes",
+        f"{sizes.long:,} turns and {growth:g} times {sizes.runs[1]:,}, the larger over the smaller",
+    )
     whole, expected = _figure(lab, long, "bytes"), _figure(lab, middle, "bytes")
     # Above or below what it should be: the larger over the smaller.
     larger, smaller = (lambda pick=pick: pick(whole(), expected() * growth) for pick in (max, min))

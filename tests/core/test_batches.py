@@ -168,6 +168,23 @@ def test_a_claim_that_says_why_its_call_is_not_started_counts_as_no_start() -> N
     assert batch.in_doubt == ()
 
 
+def test_a_claim_that_is_none_counts_as_an_event_like_any_other() -> None:
+    state = replay([*ASKED, started("a", error="no such tool")])
+    assert (state.seq, evolve(state, answered("a")).seq) == (3, 4)
+
+
+def test_in_an_older_log_a_start_of_what_was_started_says_nothing_new_unless_it_was_consented_to() -> (
+    None
+):
+    batch = batch_after(started("a"), consent("approved", "b"), started("a", effect="once"))
+    assert (batch.effects, batch.approvals.keys()) == ({}, {1})
+
+
+def test_a_decision_keeps_the_arguments_that_it_names() -> None:
+    batch = batch_after(consent("approved", args={"sum": 5}))
+    assert batch.approvals[0].args == {"sum": 5}
+
+
 def test_what_a_person_has_consented_to_is_known_after_its_start_and_not_in_a_fork() -> None:
     batch = batch_after(
         consent("asked"), consent("approved"), started("a"), consent("rejected", "b")

@@ -274,8 +274,21 @@ def test_a_hole_in_the_seqs_is_damage_that_names_the_run_and_the_seq() -> None:
 
 
 def test_keeping_more_messages_than_there_are_is_damage() -> None:
-    with pytest.raises(LogCorruptError, match="keeps 3 messages"):
+    with pytest.raises(LogCorruptError, match="keeps 3 messages") as caught:
         replay([Event("run_start", messages=OPENING), Event("run_start", kept=3, messages=[])])
+    assert caught.value.seq == 2
+
+
+def test_a_new_segment_has_neither_an_end_nor_an_answer_that_was_told() -> None:
+    ended = [
+        Event("run_start", messages=OPENING),
+        Event("generation", text="hi"),
+        Event("message", text="hi"),
+        Event("run_end", status="completed", text="hi", ended_at=9.0),
+    ]
+    assert (replay(ended).said, replay(ended).ended_at) == (True, 9.0)
+    again = replay([*ended, Event("run_start", kept=2, messages=OPENING)])
+    assert (again.said, again.ended_at, again.status, again.text) == (False, None, None, None)
 
 
 def test_verify_sees_a_conversation_that_is_not_the_one_that_was_sent() -> None:

@@ -238,6 +238,31 @@ def test_an_older_view_that_grows_keeps_the_servers_of_its_own_messages() -> Non
     assert build_request(branch, "two") == [USER, {"role": "assistant", "content": "hm"}, asked]
 
 
+def test_a_part_of_a_request_is_that_part_of_the_whole() -> None:
+    event = Event("generation", text="hm", provider_fields={"reasoning": "r"})
+    told = assistant_message(event, ())
+    talk = Transcript([USER])
+    for source in ("one", "two", "one"):
+        talk = talk.with_group(told, (), source).extended(len(talk) + 1, [USER])
+    for source in ("one", "two", "three", None):
+        whole = talk.request(source)
+        assert [talk.request(source, after=n) for n in range(8)] == [whole[n:] for n in range(8)]
+
+
+def test_a_conversation_continues_itself_and_what_it_has_grown_from() -> None:
+    root = Transcript([USER])
+    grown = root.extended(1, [USER])
+    assert [a.continues(b) for a in (root, grown) for b in (root, grown)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert not Transcript([USER, USER]).continues(root)
+    assert not root.is_sent_as([USER])  # others have gone on from it
+    assert grown.is_sent_as([USER, USER])
+
+
 def test_a_branch_has_the_digest_of_its_own_messages() -> None:
     root = Transcript([USER])
     assert Transcript().digest() == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 
 from agentor import FileStore, LeaseHeldError, LeaseLostError, MemoryStore, StoreError
-from agentor.engine import clock
+from agentor.engine import clock, holding
 from agentor.engine.lease import DEFAULT_TTL_S, GIVING_BACK_S, Keeper
 from agentor.engine.store import SQLiteStore
 from agentor.engine.store.owner import owner_id
-from agentor.engine.store.protocol import Lease
+from agentor.engine.store.protocol import Holder, Lease
 from tests.engine.agents import ThreeMethods
 from tests.engine.test_leases import TestClock
 
@@ -406,6 +407,53 @@ async def test_a_renewal_and_a_release_that_failed_when_they_were_done_harm_noth
         "run r: the release of its lease failed",
     ]
     await Keeper(leases, "r").acquire()
+
+
+async def test_a_refusal_names_the_tools_of_this_process_that_hold_the_run(
+    time: TestClock, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+    tools = [
+        threading.Thread(target=may_end.wait, name=f"agentor-tool-{n}") for n in ("pay", "ask")
+    ]
+    for tool in tools:
+        tool.start()
+    monkeypatch.setitem(holding._held, (id(book), "r"), tools)
+    book.fault = LeaseHeldError("r", "rival", None)
+    try:
+        with pytest.raises(LeaseHeldError) as held:
+            await Keeper(book, "r").acquire()
+    finally:
+        may_end.set()
+        for tool in tools:
+            tool.join()
+    assert held.value.__notes__ == ["Tools of it that still run, and cannot be stopped: pay, ask."]
+
+
+async def test_what_cannot_be_given_back_is_told_to_whoever_debugs(
+    time: TestClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "agentor")
+    store = Failing(time, [StoreError("disk full"), RuntimeError("broken")])
+    with pytest.raises(StoreError, match="disk full"):
+        await Keeper(store, "r").acquire()
+    assert caplog.messages == ["run r: what was granted, if it was: broken"]
+
+
+async def test_where_nobody_holds_the_run_nothing_is_asked_for_again(
+    time: TestClock, book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Names(Book):
+        def holder(self, run_id: str) -> Holder | None:
+            return None
+
+    caplog.set_level(logging.DEBUG, "agentor")
+    names = Names(time)
+    names.fault = StoreError("disk full")
+    with pytest.raises(StoreError, match="disk full"):
+        await Keeper(names, "r").acquire()
+    assert [verb for verb, _ in names.asked] == ["acquire"]
+    assert caplog.messages == []
 
 
 async def test_a_store_that_names_no_holder_is_asked_again_under_the_same_name(

@@ -14,7 +14,7 @@ import pytest
 
 from agentor import FileStore, LeaseHeldError, LeaseLostError, MemoryStore, StoreError
 from agentor.engine import clock, holding
-from agentor.engine.lease import DEFAULT_TTL_S, GIVING_BACK_S, Keeper
+from agentor.engine.lease import DEFAULT_TTL_S, GIVING_BACK_S, Keeper, _Asked
 from agentor.engine.store import SQLiteStore
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Holder, Lease
@@ -409,6 +409,27 @@ async def test_a_renewal_and_a_release_that_failed_when_they_were_done_harm_noth
     await Keeper(leases, "r").acquire()
 
 
+@pytest.mark.parametrize("leaves_at", ["before it is granted", "after"])
+def test_a_lease_that_is_granted_when_everybody_has_left_is_let_go_where_it_was_asked_for(
+    time: TestClock, leaves_at: str
+) -> None:
+    asked = _Asked()
+
+    class Late(Book):
+        def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+            if leaves_at != "after":
+                assert asked.leave() is None
+            return super().acquire(run_id, owner, ttl_s)
+
+    late = Late(time)
+    lease = asked.acquire(late, "r", "me", 60.0)
+    if leaves_at == "after":
+        assert asked.leave() == lease  # for whoever leaves to let go
+        assert late.released == []
+    else:
+        assert late.released == [lease]
+
+
 async def test_a_refusal_names_the_tools_of_this_process_that_hold_the_run(
     time: TestClock, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -464,6 +485,7 @@ async def test_a_store_that_names_no_holder_is_asked_again_under_the_same_name(
         await keeper.acquire()
     assert [verb for verb, _ in book.asked] == ["acquire", "acquire", "release"]
     assert book.owners == [book.released[0].owner] * 2
+    assert set(book.threads) == {threading.main_thread()}  # it says that it never blocks
     await keeper.release()
     assert len(book.asked) == 3  # one attempt
 
@@ -526,6 +548,7 @@ async def test_to_give_back_holds_nobody_up_for_long_and_goes_on_to_its_end(
     await keeper.ensure()
     given, mine = store.owners
     assert given == store.released[0].owner != mine
+    assert given.rsplit("/", 1)[0] == mine.rsplit("/", 1)[0]
 
 
 @pytest.mark.parametrize("blocking", [False, True])

@@ -266,7 +266,7 @@ def test_a_fork_event_is_provenance_only() -> None:
 def test_a_hole_in_the_seqs_is_damage_that_names_the_run_and_the_seq() -> None:
     log = [Event("run_start", messages=OPENING, seq=1), Event("message", text="x", seq=3)]
     with pytest.raises(
-        LogCorruptError, match="run 'r' is damaged at seq 2.*next event has seq 3"
+        LogCorruptError, match=r"run 'r' is damaged at seq 2.*next event has seq 3"
     ) as caught:
         replay(log, "r")
     assert (caught.value.run_id, caught.value.seq) == ("r", 2)

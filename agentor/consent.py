@@ -17,7 +17,7 @@ from agentor.engine.request import Call
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import AskedAgainError, NotWaitingError, SequenceConflictError
-from agentor.recorded import Recorded, recorded, reread
+from agentor.recorded import Recorded, overtaken, recorded, reread
 
 
 async def decide_call(
@@ -54,10 +54,8 @@ async def decide_call(
             try:
                 await Recorder(store, run_id, "strict", lambda: keeper.lease).save(events)
                 return call
-            except SequenceConflictError:  # nothing but the seq kept somebody else off
-                known = await recorded(store, run_id)
-                if known[0].seq == state.seq:
-                    raise
+            except SequenceConflictError as conflict:
+                known = await overtaken(store, run_id, state, conflict)
     finally:
         await keeper.release()
 

@@ -10,7 +10,7 @@ from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
 from agentor.engine.store.copying import unfinished_copy, unmarked
 from agentor.engine.store.protocol import Store, Tails
-from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
+from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, SequenceConflictError
 
 Recorded: TypeAlias = tuple[RunState, list[Event]]
 
@@ -42,6 +42,17 @@ async def reread(store: Store, run_id: str, known: Recorded | None) -> Recorded:
     """`recorded` once more, at little cost if nothing has been added to what was known."""
     if known is None or not await off_loop(store, _is_still_so, store, run_id, known[1]):
         return await recorded(store, run_id)
+    return known
+
+
+async def overtaken(
+    store: Store, run_id: str, state: RunState, conflict: SequenceConflictError
+) -> Recorded:
+    """The run as somebody else has gone on with it, for whoever wrote after `state` and found the seq taken: nothing but
+    the seq kept the two apart. The conflict is raised if nobody has."""
+    known = await recorded(store, run_id)
+    if known[0].seq == state.seq:
+        raise conflict
     return known
 
 

@@ -21,7 +21,7 @@ from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.staged import Staged
 from agentor.engine.store.protocol import Signals, Store, check_run_id
 from agentor.errors import LeaseHeldError, RunNotFoundError, SequenceConflictError
-from agentor.recorded import Recorded, recorded, reread
+from agentor.recorded import Recorded, overtaken, recorded, reread
 
 logger = logging.getLogger("agentor")
 
@@ -180,10 +180,8 @@ async def end_run(store: Store, run_id: str, stop: Stop, known: Recorded | None 
             try:
                 await Recorder(store, run_id, "strict", lambda: keeper.lease).save(staged.events)
                 break
-            except SequenceConflictError:  # nothing but the seq kept somebody else off
-                known = await recorded(store, run_id)
-                if known[0].seq == state.seq:
-                    raise
+            except SequenceConflictError as conflict:
+                known = await overtaken(store, run_id, state, conflict)
         await answered(store, run_id)
         return True
     finally:

@@ -7,7 +7,6 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from agentor.engine.events import Event
 from agentor.engine.store.protocol import Lease, Removed
-from agentor.engine.store.pruning import Age
 from agentor.errors import StoreError
 
 T = TypeVar("T")
@@ -74,18 +73,10 @@ class Observed:
         self._observer.deleted(removed.run_ids)
         return removed
 
-    def prune(
-        self,
-        *,
-        older_than: Age | None = None,
-        status: str | Iterable[str] | None = None,
-        keep: int | None = None,
-        dry_run: bool = False,
-    ) -> Removed:
+    def prune(self, *, dry_run: bool = False, **how: Any) -> Removed:
         store: Any = super()
         self._observer.deleting(None)
-        how: dict[str, Any] = {"older_than": older_than, "status": status, "keep": keep}
-        removed: Removed = self._commit(lambda: store.prune(**how, dry_run=dry_run))
+        removed: Removed = self._commit(lambda: store.prune(dry_run=dry_run, **how))
         if not dry_run:
             self._observer.deleted(removed.run_ids)
         return removed

@@ -17,6 +17,7 @@ from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.overview import STATUSES, ListsRows, Overview, overviews_of
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
+from agentor.cli.wording import counted
 from agentor.engine import clock
 from agentor.engine.store.protocol import Deletes, Removed, Store, check_run_id
 from agentor.errors import ConfigError, LeaseHeldError, RunNotFoundError
@@ -179,7 +180,7 @@ def _ask(store: Store, run_ids: list[str], yes: bool) -> None:
     if not sys.stdin.isatty():
         raise ConfigError("nobody is there to ask; say --yes to delete without a question")
     _show(store, run_ids)
-    click.confirm(f"Delete {_runs(len(run_ids))} for good?", abort=True, err=True)
+    click.confirm(f"Delete {counted(len(run_ids), 'run')} for good?", abort=True, err=True)
 
 
 def _tell(store: Store, removed: Removed, as_json: bool, dry_run: bool = False) -> None:
@@ -190,10 +191,10 @@ def _tell(store: Store, removed: Removed, as_json: bool, dry_run: bool = False) 
             _show(store, removed.run_ids)
         verb = "would go" if dry_run else "deleted"
         size = f"{removed.events:,} events, {removed.bytes:,} bytes"
-        click.echo(f"{_runs(len(removed.run_ids))} {verb}: {size}.")
+        click.echo(f"{counted(len(removed.run_ids), 'run')} {verb}: {size}.")
     if removed.held:
         shown = ", ".join(removed.held[:5]) + (", ..." if len(removed.held) > 5 else "")
-        told = f"{_runs(len(removed.held))} spared, since somebody works there: {shown}"
+        told = f"{counted(len(removed.held), 'run')} spared, since somebody works there: {shown}"
         click.echo(one_line(told, 1000), err=True)
 
 
@@ -211,7 +212,3 @@ def _cells(row: Overview) -> list[str | Text]:
         str(row.turns),
         console.moment(row.started_at),
     ]
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} run{'' if count == 1 else 's'}"

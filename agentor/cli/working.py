@@ -23,6 +23,7 @@ from agentor.cli.options import Verb, debug_option, json_option
 from agentor.cli.overview import DAMAGED
 from agentor.cli.plain import one_line, plain
 from agentor.cli.signals import Stops
+from agentor.cli.wording import counted
 from agentor.engine import clock
 from agentor.errors import LogCorruptError, RunNotFoundError
 from agentor.plan import Plan
@@ -216,11 +217,11 @@ def _print_plans(plans: list[Plan], refused: list[Plan], left_alone: list[Plan])
     for plan in left_alone:
         click.echo(one_line(f"run {plan.run_id}: workers leave it alone: {plan.left_alone}", 1000))
     for changes, count in Counter(plan.changes for plan in plans if plan.changes).items():
-        click.echo(f"\nThe agent has changed since {_count(count, 'run')} began:")
+        click.echo(f"\nThe agent has changed since {counted(count, 'run')} began:")
         click.echo(plain(textwrap.indent("\n".join(map(str, changes)), "  ")))
     verdict = f"{len(refused)} would be refused" if refused else "none would be refused"
     verdict += f", {len(left_alone)} left alone by workers" if left_alone else ""
-    click.echo(f"{_count(len(plans), 'run')} rehearsed: {verdict}.")
+    click.echo(f"{counted(len(plans), 'run')} rehearsed: {verdict}.")
 
 
 def in_short(plan: Plan) -> str:
@@ -240,7 +241,7 @@ def in_short(plan: Plan) -> str:
         (plan.to_run, "run", "call"),
         (plan.waiting, "wait for", "decision"),
     )
-    parts = [f"{verb} {_count(len(calls), noun)}" for calls, verb, noun in counts if calls]
+    parts = [f"{verb} {counted(len(calls), noun)}" for calls, verb, noun in counts if calls]
     parts += ["add what the fork was asked"] * plan.asked
     parts += ["ask the model"] * plan.ask_model + ["write the end"] * plan.writes_end
     parts += ["end, out of budget or time"] * (plan.ends is not None)
@@ -249,7 +250,3 @@ def in_short(plan: Plan) -> str:
 
 def _only(calls: Sequence[str], *others: Sequence[str]) -> list[str]:
     return [call for call in calls if not any(call in other for other in others)]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

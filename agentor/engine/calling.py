@@ -168,13 +168,9 @@ class Calling:
             return "refuse"
         if self._must_ask_again(batch, call):
             return "ask"
-        # Where the log says less than today's code, whoever comes next must find what this start was.
-        says = batch.effects.get(call.position)
-        is_said = stricter(says, self._tools[call.name].effect) == says
-        return "start" if is_said or not self._is_once(call) else "claim"
-
-    def _is_once(self, call: Call) -> bool:
-        return self._tools[call.name].effect == "once"
+        # Whoever comes next must not find a start in the log that could simply be made again.
+        began_as, today = batch.effects.get(call.position), self._tools[call.name].effect
+        return "claim" if (began_as, today) == ("transactional", "once") else "start"
 
     def gone(self, batch: Batch) -> list[Call]:
         """The calls that cannot be answered, since this agent does not have their tools."""
@@ -382,7 +378,7 @@ class Calling:
             staged.add(self._question(batch, call, outcome.reason))
             return
         times = outcome.started_at, outcome.ended_at
-        staged.add(self.result(staged.state, call, outcome.text, outcome.error, times))
+        staged.add(self.result(staged.state, call, outcome.text, outcome.error, *times))
 
     def result(
         self,
@@ -390,7 +386,8 @@ class Calling:
         call: Call,
         text: str,
         error: str | None,
-        times: tuple[float | None, float | None] = (None, None),
+        started_at: float | None = None,
+        ended_at: float | None = None,
     ) -> Event:
         """A tool_result. The failure that uses up a tool's budget says so to the model, in the result itself."""
         if error is not None and error not in NO_FAILURES and call.name in self._tools:
@@ -407,8 +404,8 @@ class Calling:
             result=SECRETS.hide(text),
             error=None if error is None else SECRETS.hide(error),
             turn=state.turn,
-            started_at=times[0],
-            ended_at=times[1],
+            started_at=started_at,
+            ended_at=ended_at,
         )
 
 

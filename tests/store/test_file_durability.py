@@ -47,20 +47,6 @@ def store(tmp_path: Path) -> FileStore:
     return store
 
 
-@pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of what is brought to the disk from here on."""
-    names: list[str] = []
-    fsync = os.fsync
-
-    def counting(descriptor: int) -> None:
-        fsync(descriptor)
-        names.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-
-    monkeypatch.setattr(os, "fsync", counting)
-    return names
-
-
 def died_before_its_sync(store: FileStore) -> FileStore:
     """Somebody else's view of a run whose writer has written a line and no more."""
     with store.path("run").open("ab") as file:

@@ -216,17 +216,7 @@ def test_an_append_reads_the_file_only_the_first_time(
     again.append_many("run", [said("6", 6), said("7", 7)])
 
 
-def test_each_append_is_one_sync_and_a_new_file_one_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def counting(descriptor: int) -> None:
-        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", counting)
+def test_each_append_is_one_sync_and_a_new_file_one_more(tmp_path: Path, synced: list[str]) -> None:
     store = FileStore(tmp_path / "runs")
     store.append("run", said("1"))
     assert synced == ["run.jsonl", "runs"]
@@ -238,16 +228,8 @@ def test_each_append_is_one_sync_and_a_new_file_one_more(
 
 
 def test_a_question_and_its_answer_are_on_the_disk_with_their_names(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
+    store: FileStore, synced: list[str]
 ) -> None:
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def counting(descriptor: int) -> None:
-        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", counting)
     store.ask("run", "cancel")
     assert synced == ["cancel", "run.asked", ".locks", store.directory.name]
     store.answered("run", "cancel")

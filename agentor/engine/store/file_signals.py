@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from agentor.engine import clock
+from agentor.engine.store.file_opening import sync_directory
 
 
 class FileSignals:
@@ -30,7 +31,8 @@ class FileSignals:
                 os.close(descriptor)
             place = self._place(run_id)
             for directory in (place, *place.parents[:2]):  # any of them may be new, too
-                _sync(directory)
+                with contextlib.suppress(FileNotFoundError):  # answered meanwhile
+                    sync_directory(directory)
 
     def asked(self, run_id: str) -> list[str]:
         try:
@@ -52,7 +54,8 @@ class FileSignals:
             (place / kind).unlink()
         except FileNotFoundError:
             return
-        _sync(place)  # an answered question that comes back would be taken for a new one
+        with contextlib.suppress(FileNotFoundError):  # others have taken it away since
+            sync_directory(place)  # an answer that is undone would make a question of it again
         with contextlib.suppress(OSError):  # other questions are in it, or it is gone already
             place.rmdir()
 
@@ -73,15 +76,3 @@ class FileSignals:
 
     def _place(self, run_id: str) -> Path:
         return self._directory / f"{run_id}.asked"
-
-
-def _sync(directory: Path) -> None:
-    """Bring the names in a directory to the disk, unless somebody has taken it away since."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

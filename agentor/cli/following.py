@@ -69,10 +69,11 @@ def tail(
 def _one(
     store: Any, run_id: str, after: int, timeout: float | None, as_json: bool, full: bool
 ) -> None:
-    if not store.load(check_run_id(run_id)):
+    log = store.load(check_run_id(run_id))
+    if not log:
         raise RunNotFoundError(run_id)
-    before = functools.reduce(Before.after, store.load(run_id)[:after], Before())
-    events = _until_it_has_ended(store, run_id, after, timeout)
+    before = functools.reduce(Before.after, log[:after], Before())
+    events = _until_it_has_ended(store, run_id, after, timeout, there=len(log))
     if as_json:
         for event in events:
             click.echo(event.to_json())
@@ -81,10 +82,9 @@ def _one(
 
 
 def _until_it_has_ended(
-    store: Any, run_id: str, after: int, timeout: float | None
+    store: Any, run_id: str, after: int, timeout: float | None, there: int
 ) -> Iterator[Event]:
-    """Up to a run_end that nothing follows: a run that was resumed has others before it."""
-    there = len(store.load(run_id))
+    """Up to a run_end that nothing follows: a run that was resumed has others before it, among those `there`."""
     for event in store.tail(run_id, after=after, timeout=timeout):
         yield event
         if event.type == RUN_END and (event.seq or 0) >= there:

@@ -12,8 +12,9 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from agentor.engine import clock
 from agentor.engine.events import Event
@@ -23,12 +24,14 @@ from agentor.engine.store.file_lock import FileLocks
 from agentor.engine.store.file_opening import put_in_place, sync_directory, write_at
 from agentor.engine.store.file_reading import (
     SUFFIX,
+    Version,
     content_of,
     content_up_to,
     last_changes,
     lines_of,
     reading,
     status_at_end,
+    version_of,
 )
 from agentor.engine.store.file_signals import FileSignals
 from agentor.engine.store.file_tail import Follower
@@ -45,6 +48,10 @@ from agentor.errors import (
     RunExistsError,
     RunNotFoundError,
     StoreError,
+)
+
+_LONGEST_PRUNE_S: Final = (
+    1.0  # for one file: a reader is gone by then, and the other runs are waiting
 )
 
 
@@ -147,11 +154,16 @@ class FileStore(Tailing):
     ) -> Removed:
         """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`."""
         choice = Choice.checked(older_than, status, keep)
-        take = self._look_at if dry_run else self._remove
+        found = dict(self._found())
+        ages = [
+            (run_id, status, version.changed_at_ns / 1e9)
+            for run_id, (status, version) in found.items()
+        ]
         logs, held = [], []
-        for run_id, _ in choice.of(self._read_ages()):
+        for run_id, _ in choice.of(ages):
             try:
-                logs.append((run_id, take(run_id)))
+                lines = self._look_at(run_id) if dry_run else self._remove(run_id, found[run_id][1])
+                logs.append((run_id, lines))
             except LeaseHeldError:
                 held.append(run_id)
         return removed([(run_id, lines) for run_id, lines in logs if lines], held)
@@ -248,33 +260,49 @@ class FileStore(Tailing):
     def _opened(
         self, run_id: str, flags: int = os.O_RDWR | os.O_CREAT, kind: int = fcntl.LOCK_EX
     ) -> AbstractContextManager[tuple[int, bool]]:
-        path = self.path(run_id)
-        return file_opening.opened(path, flags, kind, lambda: self._busy(run_id))
+        return file_opening.opened(self.path(run_id), flags, kind, partial(self._busy, run_id))
 
-    def _busy(self, run_id: str) -> StoreError:
+    def _opened_soon(self, run_id: str) -> AbstractContextManager[tuple[int, bool]]:
+        """For a prune, to which a file that is kept locked is a run that is held."""
+        longest_s = min(_LONGEST_PRUNE_S, file_opening.LONGEST_WAIT_S)
+        held = LeaseHeldError(run_id, None, None)
+        path = self.path(run_id)
+        return file_opening.opened(path, os.O_RDONLY, fcntl.LOCK_EX, lambda _: held, longest_s)
+
+    def _busy(self, run_id: str, waited_s: float) -> StoreError:
         holder = self._locks.holder(run_id)
         return StoreError(
             f"run {run_id!r}: {holder.owner if holder else 'another process'} has kept {self.path(run_id)} locked for "
-            f"{file_opening.LONGEST_WAIT_S:g} s, as a process does that is suspended or waits for its disk while it saves. "
+            f"{waited_s:g} s, as a process does that is suspended or waits for its disk while it saves. "
             "Nothing was done. Let it go on (kill -CONT) or end it, and try again."
         )
 
-    def _remove(self, run_id: str) -> list[str] | None:
-        """Take a run away that nobody holds; its lines, None if somebody was quicker."""
+    def _remove(self, run_id: str, chosen: Version | None = None) -> list[str] | None:
+        """Take a run away that nobody holds; its lines, None if somebody was quicker, or if it is not as it was chosen."""
         path = self.path(run_id)
-        lines = None
-        with _deleting(path), self._locks.removing(run_id):
-            try:
-                # First, and for good: the next run of this id must not be asked what this one was.
-                self._signals.forget(run_id)
-                with contextlib.suppress(FileNotFoundError), self._opened(run_id, os.O_RDONLY):
-                    lines = lines_of(run_id, path)  # no append is under way
-                    path.unlink()
-                sync_directory(self.directory)
-            finally:
-                self._ends.forget(run_id)
-                self._ages.pop(run_id, None)
-        self._bell.ring(run_id)
+        opened = self._opened(run_id, os.O_RDONLY) if chosen is None else self._opened_soon(run_id)
+        with (
+            _deleting(path),
+            self._locks.removing(run_id),
+            contextlib.suppress(FileNotFoundError),
+            opened,  # no append is under way
+        ):
+            if chosen in (None, version_of(run_id, path)[0]):
+                return self._take_away(run_id, path)
+        return None
+
+    def _take_away(self, run_id: str, path: Path) -> list[str]:
+        lines = lines_of(run_id, path)
+        try:
+            # First, and for good: the next run of this id must not be asked what this one was.
+            self._signals.forget(run_id)
+            path.unlink()
+            self._locks.forget(run_id)
+            sync_directory(self.directory)
+        finally:
+            self._ends.forget(run_id)
+            self._ages.pop(run_id, None)
+            self._bell.ring(run_id)
         return lines
 
     def _look_at(self, run_id: str) -> list[str]:
@@ -282,12 +310,12 @@ class FileStore(Tailing):
             self._locks.check(run_id, None)
         return lines_of(run_id, self.path(run_id))
 
-    def _read_ages(self) -> Iterator[tuple[str, str, float]]:
-        """Every run's id, status and moment of its last change. A damaged run is for a person to look at."""
+    def _found(self) -> Iterator[tuple[str, tuple[str, Version]]]:
+        """Every run's id, and its status and file as they are now. A damaged run is for a person to look at."""
         for run_id in self.list_runs():
-            path = self.path(run_id)
-            with contextlib.suppress(LogCorruptError, FileNotFoundError), reading(path, run_id):
-                yield run_id, status_of(self.read(run_id).events), path.stat().st_mtime
+            with contextlib.suppress(LogCorruptError, FileNotFoundError):
+                version, content = version_of(run_id, self.path(run_id))
+                yield run_id, (status_of(read_jsonl(run_id, content).events), version)
 
     def _append(self, run_id: str, path: Path, events: Sequence[Event]) -> None:
         if not path.exists():

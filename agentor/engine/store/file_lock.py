@@ -98,11 +98,15 @@ class FileLocks:
         """Hold a run that nobody else holds, while it is taken away; its lock goes with it. `LeaseHeldError`."""
         with self._lock:
             descriptor = self._locked(run_id)
-            try:
-                yield
-                self._terms.pop(run_id, None)
-            finally:
-                self._take_away(run_id, descriptor)
+        try:
+            yield  # without our own lock: whoever waits for one file must not keep the other runs waiting
+        finally:
+            self._take_away(run_id, descriptor)
+
+    def forget(self, run_id: str) -> None:
+        """The run is gone, and with it the terms of its leases."""
+        with self._lock:
+            self._terms.pop(run_id, None)
 
     def close(self) -> None:
         with self._lock:

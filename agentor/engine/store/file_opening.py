@@ -15,7 +15,7 @@ from typing import Final
 
 from agentor.engine import clock
 from agentor.engine.store.file_lock import is_at
-from agentor.errors import StoreError
+from agentor.errors import AgentorError
 
 LONGEST_WAIT_S = 10.0  # as long as an SQLiteStore waits
 _LONGEST_PAUSE_S: Final = 0.02
@@ -24,15 +24,20 @@ _NO_LOCKS: Final = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 @contextlib.contextmanager
 def opened(
-    path: Path, flags: int, kind: int, busy: Callable[[], StoreError]
+    path: Path,
+    flags: int,
+    kind: int,
+    busy: Callable[[float], AgentorError],
+    longest_s: float | None = None,
 ) -> Iterator[tuple[int, bool]]:
     """A locked descriptor, and whether the file is new. The lock keeps processes apart; `busy` says that it took too long."""
+    longest_s = LONGEST_WAIT_S if longest_s is None else longest_s
     while True:
         is_new = not path.exists()
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
-            if not is_locked_in_time(descriptor, kind, LONGEST_WAIT_S):
-                raise busy()
+            if not is_locked_in_time(descriptor, kind, longest_s):
+                raise busy(longest_s)
             if is_at(descriptor, path):  # else it was deleted while we waited
                 yield descriptor, is_new
                 return

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentor.engine.events import FORK, RUN_END, RUN_START, Event
@@ -56,6 +58,22 @@ def content_up_to(descriptor: int, size: int) -> bytes:
         pieces.append(piece)
         read += len(piece)
     return b"".join(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What tells a file from itself before or after a change, and from another that has its name by now."""
+
+    changed_at_ns: int
+    digest: bytes  # of every byte: the clocks of file systems are coarse
+
+
+def version_of(run_id: str, path: Path) -> tuple[Version, bytes]:
+    """A file as it stands, and what stands in it. `FileNotFoundError`, `LogCorruptError` if it cannot be read."""
+    with reading(path, run_id):
+        changed_at_ns = path.stat().st_mtime_ns  # first: what is added then is another version
+    content = content_of(run_id, path)
+    return Version(changed_at_ns, hashlib.blake2b(content, digest_size=16).digest()), content
 
 
 def lines_of(run_id: str, path: Path) -> list[str]:

@@ -110,7 +110,8 @@ class NamesHolder(Protocol):
 class Removed:
     """What was deleted, or would be: run ids, oldest first, and what their events came to.
 
-    Events that a fork still needs are not counted: they stay. `held` were spared because somebody works on them.
+    Events that a fork still needs are not counted: they stay. `held` were spared because somebody works on them,
+    or keeps their file locked.
     """
 
     run_ids: list[str]

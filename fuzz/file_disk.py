@@ -121,6 +121,13 @@ class FileSystem:
         self._disk.named(os.fspath(source), os.fspath(target))
         self._changed(os.fspath(target))
 
+    def replace(self, source: Any, target: Any) -> None:
+        self._begin()
+        os.replace(source, target)
+        self._disk.named(os.fspath(source), os.fspath(target))
+        self._disk.deleted(os.fspath(source), syncs_directory=False)
+        self._changed(os.fspath(target))
+
     def unlink(self, path: Any, **more: Any) -> None:
         name = os.fspath(path)
         if not name.startswith(self._directory):

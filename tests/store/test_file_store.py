@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_children import Child
 
+from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store import FileStore, fork_run
 from agentor.engine.store.jsonl import read_jsonl
@@ -295,16 +298,98 @@ def test_a_limit_of_the_system_on_file_size_is_a_store_error(tmp_path: Path) -> 
     assert texts(FileStore(tmp_path)) == ["fits", "fits too"]
 
 
-def test_an_empty_file_left_over_is_no_run_but_holds_its_id(store: FileStore) -> None:
-    store.path("empty").touch()
-    assert store.load("empty") == []
+HALF_A_LINE = b'{"type":"message","te'
+
+
+@pytest.mark.parametrize("left_over", [b"", b"\n", HALF_A_LINE, b" \n" + HALF_A_LINE])
+@pytest.mark.parametrize("links", [True, False])
+def test_what_a_crash_left_before_the_first_event_is_no_run_and_holds_no_id(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, left_over: bytes, links: bool
+) -> None:
+    for run_id in ("forked", "appended", "deleted"):
+        store.path(run_id).write_bytes(left_over)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    store.ask("deleted", "cancel", "Bob")
+    assert store.load("forked") == []
     assert store.list_runs() == ["run"]
-    with pytest.raises(RunExistsError):
-        fork_run(store, "run", "empty")
     with pytest.raises(RunNotFoundError):
-        fork_run(store, "empty", "new")
-    store.append("empty", said("first", 1))
-    assert texts(store, "empty") == ["first"]
+        store.delete("deleted")
+    assert store.asked("deleted") == ["cancel"]  # as before any run of that id
+    with pytest.raises(RunNotFoundError):
+        fork_run(store, "forked", "new")
+    fork_run(store, "run", "forked")
+    store.append("appended", said("first", 1))
+    assert (texts(store, "forked")[:3], texts(store, "appended")) == (["1", "2", "3"], ["first"])
+    with pytest.raises(RunExistsError):
+        fork_run(store, "run", "forked")
+
+
+LINES = [b"", b" ", HALF_A_LINE, said("1", 1).to_json().encode(), said("2", 2).to_json().encode()]
+
+
+@given(st.lists(st.sampled_from(LINES), max_size=3).map(b"\n".join))
+def test_all_agree_on_what_is_a_run(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        store = FileStore(directory)
+        store.path("run").write_bytes(content)
+        store.append("source", said("1", 1))
+        try:
+            is_run = bool(store.load("run"))
+        except LogCorruptError:
+            is_run = True  # and damaged
+        assert ("run" in store.list_runs()) == is_run
+        if is_run:
+            with pytest.raises(RunExistsError):
+                fork_run(store, "source", "run")
+            assert store.path("run").read_bytes() == content
+            assert store.delete("run").events > 0
+        else:
+            with pytest.raises(RunNotFoundError):
+                store.delete("run")
+            fork_run(store, "source", "run")
+
+
+NOT_JSON = Event("message", extra={"x": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("event", "error"), [(said("3", 3), SequenceConflictError), (NOT_JSON, ValueError)]
+)
+def test_an_append_that_is_refused_leaves_no_file(
+    store: FileStore, event: Event, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        store.append("new", event)
+    assert os.listdir(store.directory) == ["run.jsonl"]
+
+
+def test_nor_does_one_whose_run_was_deleted_while_it_waited(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptor = os.open(store.path("run"), os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def deleted(_: float) -> None:
+        store.path("run").unlink()
+        os.close(descriptor)
+
+    monkeypatch.setattr(clock, "pause", deleted)
+    with pytest.raises(SequenceConflictError):
+        store.append("run", said("4", 4))
+    assert os.listdir(store.directory) == []
+
+
+def test_nor_does_one_that_fails(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        fail_after(patch, 20)
+        with pytest.raises(StoreError):
+            store.append("new", said("1", 1))
+    assert os.listdir(store.directory) == ["run.jsonl"]
+
+
+def no_links(source: Path, target: Path) -> None:
+    raise PermissionError(1, "Operation not permitted")
 
 
 def test_a_fork_is_never_written_over_a_file_that_appears_meanwhile(
@@ -326,10 +411,7 @@ def test_a_fork_is_never_written_over_a_file_that_appears_meanwhile(
 def test_a_fork_works_on_a_file_system_without_hard_links(
     store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(source: Path, target: Path) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", no_links)
     assert len(store.load(fork_run(store, "run", "fork"))) == 4
     with pytest.raises(RunExistsError):
         fork_run(store, "run", "fork")

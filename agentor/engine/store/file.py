@@ -27,6 +27,7 @@ from agentor.engine.store.file_reading import (
     Version,
     content_of,
     content_up_to,
+    holds_run,
     last_changes,
     lines_of,
     reading,
@@ -123,7 +124,7 @@ class FileStore(Tailing):
         source = self.load(src_run_id)
         if not source:
             raise RunNotFoundError(src_run_id)
-        if target.exists():
+        if holds_run(target):
             raise RunExistsError(dst_run_id)
         copied = source[: check_fork_point(src_run_id, len(source), at)]
         copied += fork_tail(event, len(copied))
@@ -137,7 +138,7 @@ class FileStore(Tailing):
         path = self.path(run_id)
         with _store_errors(path):
             self._locks.check(run_id, None)
-        if not path.exists():
+        if not holds_run(path):
             raise RunNotFoundError(run_id)
         lines = self._remove(run_id)
         if lines is None:
@@ -287,7 +288,7 @@ class FileStore(Tailing):
             contextlib.suppress(FileNotFoundError),
             opened,  # no append is under way
         ):
-            if chosen in (None, version_of(run_id, path)[0]):
+            if holds_run(path) and chosen in (None, version_of(run_id, path)[0]):
                 return self._take_away(run_id, path)
         return None
 
@@ -318,10 +319,6 @@ class FileStore(Tailing):
                 yield run_id, (status_of(read_jsonl(run_id, content).events), version)
 
     def _append(self, run_id: str, path: Path, events: Sequence[Event]) -> None:
-        if not path.exists():
-            bodies_after(
-                run_id, 0, events
-            )  # a refusal must not leave an empty file, which would hold the id
         with self._opened(run_id) as (descriptor, is_new):
             end = self._ends.known(run_id, descriptor)
             if end is None:
@@ -361,7 +358,7 @@ class FileStore(Tailing):
                 write_at(descriptor, 0, content)
             finally:
                 os.close(descriptor)
-            put_in_place(scratch, target)
+            put_in_place(scratch, target, partial(self._busy, run_id))
             sync_directory(self.directory)
             with contextlib.suppress(FileNotFoundError):  # deleted already
                 self._age(run_id, os.stat(target).st_mtime_ns)

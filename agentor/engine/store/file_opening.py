@@ -15,6 +15,7 @@ from typing import Final
 
 from agentor.engine import clock
 from agentor.engine.store.file_lock import is_at
+from agentor.engine.store.file_reading import holds_run
 from agentor.errors import AgentorError
 
 LONGEST_WAIT_S = 10.0  # as long as an SQLiteStore waits
@@ -39,11 +40,27 @@ def opened(
             if not is_locked_in_time(descriptor, kind, longest_s):
                 raise busy(longest_s)
             if is_at(descriptor, path):  # else it was deleted while we waited
-                yield descriptor, is_new
+                with _nothing_left(descriptor, path) if flags & os.O_CREAT else _as_it_is:
+                    yield descriptor, is_new
                 return
         finally:
             unlock(descriptor)
             os.close(descriptor)
+
+
+_as_it_is: Final = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _nothing_left(descriptor: int, path: Path) -> Iterator[None]:
+    """Of what was refused or has failed no empty file stays. Nobody has it: it is locked, and who waits looks again."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if os.fstat(descriptor).st_size == 0 and is_at(descriptor, path):
+                os.unlink(path)
+        raise
 
 
 def is_locked_in_time(descriptor: int, kind: int, longest_s: float) -> bool:
@@ -85,17 +102,15 @@ def write_at(descriptor: int, offset: int, content: bytes) -> None:
     os.fsync(descriptor)
 
 
-def put_in_place(scratch: Path, target: Path) -> None:
-    """Give a finished file its name, unless the name is taken."""
+def put_in_place(scratch: Path, target: Path, busy: Callable[[float], AgentorError]) -> None:
+    """Give a finished file its name. `FileExistsError` if that is a run's."""
     try:
         os.link(scratch, target)
-    except FileExistsError:
-        raise
-    except (
-        OSError
-    ):  # a file system without hard links: take the name first, then fill it in one step
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        os.replace(scratch, target)
+    except OSError:  # the name is taken, if only by what a crash left; or there are no hard links
+        with opened(target, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, busy):
+            if holds_run(target):
+                raise FileExistsError(target) from None
+            os.replace(scratch, target)
 
 
 def sync_directory(directory: Path) -> None:

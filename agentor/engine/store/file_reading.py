@@ -77,7 +77,30 @@ def version_of(run_id: str, path: Path) -> tuple[Version, bytes]:
 
 
 def lines_of(run_id: str, path: Path) -> list[str]:
-    return content_of(run_id, path).decode("utf-8", errors="replace").split("\n")[:-1]
+    """The lines that are events, or were."""
+    *lines, last = content_of(run_id, path).split(b"\n")
+    told = [*lines, last] if _is_event(last) else lines
+    return [line.decode("utf-8", errors="replace") for line in told]
+
+
+def holds_run(path: Path) -> bool:
+    """Whether a run is there, be it damaged: not in a file that is missing, empty, or no more than one torn line."""
+    try:
+        with open(path, "rb") as file:
+            begun = next((line for line in file if line.strip()), b"")
+    except FileNotFoundError:
+        return False
+    except OSError:  # whoever reads it is told what is the matter
+        return True
+    return begun.endswith(b"\n") or _is_event(begun)
+
+
+def _is_event(line: bytes) -> bool:
+    try:
+        Event.from_json(line)
+    except ValueError:
+        return False
+    return True
 
 
 def status_at_end(run_id: str, path: Path) -> str | None:
@@ -121,11 +144,12 @@ def last_changes(directory: Path) -> Iterator[tuple[str, int]]:
 
 
 def _last_change(entry: os.DirEntry[str]) -> int | None:
-    """None of what holds no run: of an empty file, and of one that was deleted while we looked."""
+    """None of what holds no run, and of what was deleted while we looked."""
     try:
         status = entry.stat()
     except FileNotFoundError:
         return None
     except OSError:  # listed all the same: whoever reads it is told what is the matter
         return 0
-    return status.st_mtime_ns if status.st_size or not stat.S_ISREG(status.st_mode) else None
+    is_run = not stat.S_ISREG(status.st_mode) or (status.st_size and holds_run(Path(entry.path)))
+    return status.st_mtime_ns if is_run else None

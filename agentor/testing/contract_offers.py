@@ -201,6 +201,10 @@ class OffersContract(Contract):
         assert askers.asked_by("run", "cancel") == "Ada \u2713"
         assert askers.asked_by("run", "pause") is None
         assert askers.asked_by("other", "cancel") is None
+        signals.ask(
+            "other", "cancel", by="Ada \ud83d\ude00 \ud800"
+        )  # one character, and half of one
+        assert askers.asked_by("other", "cancel") == "Ada \U0001f600 \ufffd"
         signals.answered("run", "cancel")
         assert askers.asked_by("run", "cancel") is None
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentor.engine import clock
 from agentor.engine.store.file_opening import sync_directory
+from agentor.engine.strict_json import clean_text
 
 
 class FileSignals:
@@ -25,7 +26,8 @@ class FileSignals:
         with contextlib.suppress(FileExistsError):
             descriptor = self._new(self._place(run_id), kind)
             try:
-                os.write(descriptor, json.dumps({"asked_at": clock.now(), "by": by}).encode())
+                asker = None if by is None else clean_text(by)
+                os.write(descriptor, json.dumps({"asked_at": clock.now(), "by": asker}).encode())
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)

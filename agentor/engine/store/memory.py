@@ -20,6 +20,7 @@ from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, 
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
 from agentor.engine.store.tailing import Bell, Found, News, Tailing, deleted_meanwhile
+from agentor.engine.strict_json import clean_text
 from agentor.errors import (
     LeaseHeldError,
     LeaseLostError,
@@ -155,8 +156,9 @@ class MemoryStore(Tailing):
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
         """Ask something of a run, until it is answered."""
         check_run_id(run_id)
+        asker = None if by is None else clean_text(by)
         with self._lock:
-            self._signals.setdefault(run_id, {}).setdefault(check_signal(kind), by)
+            self._signals.setdefault(run_id, {}).setdefault(check_signal(kind), asker)
 
     def asked(self, run_id: str) -> list[str]:
         check_run_id(run_id)

@@ -178,7 +178,7 @@ class Signals(Protocol):
     """
 
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
-        """Ask, durably. `by` says who asks, for people to read. The run need not exist yet."""
+        """Ask, durably. `by` says who asks, for people to read: it is kept in valid Unicode. The run need not exist yet."""
 
     def asked(self, run_id: str) -> list[str]:
         """The kinds that are asked and not answered, by name. Cheap: made to be called once a second."""

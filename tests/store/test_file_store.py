@@ -7,6 +7,7 @@ import fcntl
 import json
 import logging
 import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable
@@ -656,3 +657,46 @@ def test_an_append_does_not_move_a_run_in_the_list(store: FileStore) -> None:
     store.append("a", said("1"))
     store.append("run", said("4"))
     assert store.list_runs() == ["run", "a"]
+
+
+def _append(store: FileStore) -> None:
+    store.append("run", said("4", 4))
+
+
+def _append_to_a_new_run(store: FileStore) -> None:
+    store.append("new", said("1", 1))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        _append,
+        _append_to_a_new_run,
+        lambda store: store.load("run"),
+        lambda store: store.list_runs(),
+        lambda store: fork_run(store, "run"),
+        lambda store: store.delete("run"),
+        lambda store: store.prune(keep=0),
+        lambda store: store.acquire("other", "me", 30),
+        lambda store: store.ask("run", "cancel"),
+    ],
+)
+def test_whoever_uses_a_store_whose_directory_is_gone_is_told_so_and_makes_no_other(
+    store: FileStore, use: Callable[[FileStore], Any]
+) -> None:
+    shutil.rmtree(store.directory)
+    with pytest.raises(StoreError, match="the directory is gone"):
+        use(store)
+    assert not store.directory.exists()
+
+
+def test_a_worker_is_told_that_the_directory_is_gone_and_not_that_another_has_its_run(
+    store: FileStore,
+) -> None:
+    lease = store.acquire("run", "me", 30)
+    shutil.rmtree(store.directory)
+    with pytest.raises(StoreError, match="the directory is gone"):
+        store.append_many("run", [said("4", 4)], lease)
+    store.release(store.renew(lease))
+    store.close()
+    assert not store.directory.exists()

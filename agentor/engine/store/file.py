@@ -20,6 +20,7 @@ from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store import file_opening
 from agentor.engine.store.file_ends import End, Ends
+from agentor.engine.store.file_errors import check_directory, deleting, saving
 from agentor.engine.store.file_lock import FileLocks
 from agentor.engine.store.file_opening import put_in_place, sync_directory, write_at
 from agentor.engine.store.file_reading import (
@@ -64,7 +65,7 @@ class FileStore(Tailing):
         self._ages: dict[
             str, tuple[int, int]
         ] = {}  # by run id: when it was first seen, and how many before
-        with _store_errors(self.directory):
+        with saving(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
             os.scandir(self.directory).close()  # unreadable: better told now than at the first load
         self._locks = FileLocks(self.directory / ".locks")
@@ -81,7 +82,7 @@ class FileStore(Tailing):
 
     def append_many(self, run_id: str, events: Sequence[Event], lease: Lease | None = None) -> None:
         path = self.path(run_id)
-        with _store_errors(path):
+        with saving(path):
             self._locks.check(run_id, lease)
             if events:
                 self._append(run_id, path, events)
@@ -112,6 +113,7 @@ class FileStore(Tailing):
 
     def list_runs(self) -> list[str]:
         """Run ids, newest last: by creation here, by last change for runs made elsewhere before the first look."""
+        check_directory(self.directory)
         with reading(self.directory):
             found = [(self._age(*each), each[0]) for each in last_changes(self.directory)]
         return [run_id for _, run_id in sorted(found)]
@@ -129,16 +131,17 @@ class FileStore(Tailing):
         copied = source[: check_fork_point(src_run_id, len(source), at)]
         copied += fork_tail(event, len(copied))
         content = _lines(bodies_after(dst_run_id, 0, copied))
-        with _store_errors(target):
+        with saving(target):
             self._create_whole(dst_run_id, target, content)
         self._bell.ring(dst_run_id)
 
     def delete(self, run_id: str) -> Removed:
         """Take a run away; forks are copies and keep all they have. `RunNotFoundError`, `LeaseHeldError`."""
         path = self.path(run_id)
-        with _store_errors(path):
+        with saving(path):
             self._locks.check(run_id, None)
         if not holds_run(path):
+            check_directory(self.directory)
             raise RunNotFoundError(run_id)
         lines = self._remove(run_id)
         if lines is None:
@@ -171,15 +174,15 @@ class FileStore(Tailing):
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """Lock the run for this process until `release`, or until the process ends."""
-        with _store_errors(self.path(run_id)):
+        with saving(self.path(run_id)):
             return self._locks.acquire(run_id, owner, ttl_s)
 
     def renew(self, lease: Lease) -> Lease:
-        with _store_errors(self.path(lease.run_id)):
+        with saving(self.path(lease.run_id)):
             return self._locks.renew(lease)
 
     def release(self, lease: Lease) -> None:
-        with _store_errors(self.path(lease.run_id)):
+        with saving(self.path(lease.run_id)):
             self._locks.release(lease)
 
     def holder(self, run_id: str) -> Holder | None:
@@ -189,7 +192,7 @@ class FileStore(Tailing):
 
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
         """Ask something of a run, whoever works on it."""
-        with _store_errors(self.path(run_id)):
+        with saving(self.path(run_id)):
             self._signals.ask(run_id, check_signal(kind), by)
 
     def asked(self, run_id: str) -> list[str]:
@@ -204,7 +207,7 @@ class FileStore(Tailing):
 
     def answered(self, run_id: str, kind: str) -> None:
         """Take a question away; nothing happens if it was not asked."""
-        with _store_errors(self.path(run_id)):
+        with saving(self.path(run_id)):
             self._signals.answered(run_id, check_signal(kind))
 
     def close(self) -> None:
@@ -238,6 +241,7 @@ class FileStore(Tailing):
                 return read_jsonl(run_id, known)
             with self._opened(run_id, os.O_RDONLY, fcntl.LOCK_SH) as (descriptor, _):
                 return self._brought_to_disk(run_id, descriptor)
+        check_directory(self.directory)
         return JsonlLog()
 
     def _known(self, run_id: str, path: Path) -> bytes | None:
@@ -283,7 +287,7 @@ class FileStore(Tailing):
         path = self.path(run_id)
         opened = self._opened(run_id, os.O_RDONLY) if chosen is None else self._opened_soon(run_id)
         with (
-            _deleting(path),
+            deleting(path),
             self._locks.removing(run_id),
             contextlib.suppress(FileNotFoundError),
             opened,  # no append is under way
@@ -307,7 +311,7 @@ class FileStore(Tailing):
         return lines
 
     def _look_at(self, run_id: str) -> list[str]:
-        with _store_errors(self.path(run_id)):
+        with saving(self.path(run_id)):
             self._locks.check(run_id, None)
         return lines_of(run_id, self.path(run_id))
 
@@ -376,31 +380,3 @@ def _no_order() -> ConfigError:
 
 def _lines(bodies: Sequence[str]) -> bytes:
     return "".join(f"{body}\n" for body in bodies).encode()
-
-
-@contextlib.contextmanager
-def _store_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise StoreError(
-            f"{path}: {reason}. Nothing of this step was saved; check that there is space and that "
-            "the directory may be read and written."
-        ) from error
-
-
-@contextlib.contextmanager
-def _deleting(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        left = (
-            "The run is still there, what was asked of it may be gone"
-            if path.exists()
-            else "The run is gone, but a power cut may bring it back"
-        )
-        raise StoreError(
-            f"{path}: {error.strerror or error}. {left}; check that the directory may be written, and delete it again if it "
-            "is there."
-        ) from error

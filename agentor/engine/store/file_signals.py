@@ -71,8 +71,9 @@ class FileSignals:
     def _new(self, place: Path, kind: str) -> int:
         """The open file of a new question; `FileExistsError` if it is asked already."""
         while True:
-            place.mkdir(parents=True, exist_ok=True)
+            place.parent.mkdir(exist_ok=True)
             with contextlib.suppress(FileNotFoundError):  # its last question has just been answered
+                place.mkdir(exist_ok=True)
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
                 return os.open(place / kind, flags, 0o600)
 

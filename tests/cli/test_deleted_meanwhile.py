@@ -127,4 +127,4 @@ def test_a_file_in_which_nothing_is_whole_is_told_by_verify(
     store.path("torn").write_text('{"type": "run_st')
     result = program("verify", "--store", store_path)
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[0] == "run torn: it has no event"
+    assert result.stdout.startswith("the store: torn.jsonl holds no whole event, and so no run")

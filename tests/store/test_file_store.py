@@ -314,6 +314,9 @@ def test_what_a_crash_left_before_the_first_event_is_no_run_and_holds_no_id(
     store.ask("deleted", "cancel", "Bob")
     assert store.load("forked") == []
     assert store.list_runs() == ["run"]
+    assert [found.split()[0] for found in store.integrity_check()] == (
+        ["appended.jsonl", "deleted.jsonl", "forked.jsonl"] if left_over else []
+    )
     with pytest.raises(RunNotFoundError):
         store.delete("deleted")
     assert store.asked("deleted") == ["cancel"]  # as before any run of that id
@@ -647,10 +650,12 @@ def test_a_tail_of_a_file_that_is_written_anew_in_place_ends(store: FileStore) -
         next(following)
 
 
-def test_files_that_are_no_runs_are_not_listed(store: FileStore) -> None:
+def test_files_that_are_no_runs_are_neither_listed_nor_checked(store: FileStore) -> None:
     for name in ("notes.txt", ".hidden.jsonl", ".run.abc.tmp", "bad id.jsonl"):
-        (store.directory / name).write_text("{}\n")
-    assert store.list_runs() == ["run"]
+        (store.directory / name).write_text("{")
+    store.path("loop").symlink_to(store.path("loop"))
+    assert store.list_runs() == ["loop", "run"]
+    assert store.integrity_check() == []
 
 
 def test_an_append_does_not_move_a_run_in_the_list(store: FileStore) -> None:

@@ -33,6 +33,7 @@ from agentor.engine.store.file_reading import (
     lines_of,
     reading,
     status_at_end,
+    torn,
     version_of,
 )
 from agentor.engine.store.file_signals import FileSignals
@@ -54,6 +55,11 @@ from agentor.errors import (
 
 _LONGEST_PRUNE_S: Final = (
     1.0  # for one file: a reader is gone by then, and the other runs are waiting
+)
+
+_NOTHING_WHOLE: Final = (
+    "holds no whole event, and so no run: a crash before its first event leaves such a file, or a disk that lost the "
+    "rest. The next run of that id takes its place"
 )
 
 
@@ -117,6 +123,12 @@ class FileStore(Tailing):
         with reading(self.directory):
             found = [(self._age(*each), each[0]) for each in last_changes(self.directory)]
         return [run_id for _, run_id in sorted(found)]
+
+    def integrity_check(self) -> list[str]:
+        """What is wrong with the directory as a whole; [] if nothing is. What `load` says of each run is not in it."""
+        check_directory(self.directory)
+        with reading(self.directory):
+            return [f"{name} {_NOTHING_WHOLE}" for name in torn(self.directory)]
 
     def fork(
         self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None

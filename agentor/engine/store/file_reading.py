@@ -143,6 +143,20 @@ def last_changes(directory: Path) -> Iterator[tuple[str, int]]:
                 yield check_run_id(name), changed_at
 
 
+def torn(directory: Path) -> list[str]:
+    """The names of runs' files that have something in them, but no run."""
+    return sorted(entry.name for entry in os.scandir(directory) if _is_torn(entry))
+
+
+def _is_torn(entry: os.DirEntry[str]) -> bool:
+    name = entry.name.removesuffix(SUFFIX)
+    with contextlib.suppress(OSError, ConfigError):  # deleted meanwhile, or not a run's
+        has_content = stat.S_ISREG(entry.stat().st_mode) and entry.stat().st_size > 0
+        is_a_runs = name != entry.name and check_run_id(name) == name
+        return has_content and is_a_runs and not holds_run(Path(entry.path))
+    return False
+
+
 def _last_change(entry: os.DirEntry[str]) -> int | None:
     """None of what holds no run, and of what was deleted while we looked."""
     try:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
+from agentor.cli.stores import looked_at
 from agentor.cli.timeline import duration, where_it_stands
 from agentor.engine import events as ev
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import replay
-from agentor.engine.store.file import FileStore
 from agentor.engine.store.protocol import Holder, NamesHolder, Store
 from agentor.engine.store.summary import UNFINISHED, own_times
 from agentor.errors import ConfigError, LogCorruptError
@@ -127,22 +127,15 @@ def _waits(store: Store, run_id: str) -> bool:
         return False
 
 
-def _look(store: Store, run_id: str) -> list[Event]:
-    """For a list: it is not kept up by a run that is just being saved, nor by bringing each of many files to the disk."""
-    if not isinstance(store, FileStore):
-        return store.load(run_id)
-    log = store.read(run_id)
-    log.warn_of_problems(run_id)
-    return log.events
-
-
 def overviews_of(store: Store, run_ids: Iterable[str]) -> Iterator[Overview]:
     """The rows of stored runs. A damaged one gets a row that says so, for the others should still be listed; one that has
     been deleted since it was listed gets none."""
     for run_id in run_ids:
         try:
-            if log := _look(store, run_id):
-                yield overview(run_id, log)
+            log = looked_at(store, run_id)
+            log.warn_of_problems(run_id)
+            if log.events:
+                yield overview(run_id, log.events)
         except (LogCorruptError, ConfigError) as damage:
             yield Overview(run_id, DAMAGED, error=str(damage))
 

@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from agentor.engine.store import FileStore
+from agentor.engine.store.jsonl import JsonlLog
 from agentor.engine.store.protocol import Closes, Store
 from agentor.errors import ConfigError, StoreError
 from agentor.inputs import open_store
@@ -46,6 +48,13 @@ def _opened(path: str) -> Iterator[Store]:
     finally:
         if isinstance(store, Closes):
             store.close()
+
+
+def looked_at(store: Store, run_id: str) -> JsonlLog:
+    """The log of a run, with what reading it skips: a look that waits for nobody who is saving, and syncs no file. `LogCorruptError`."""
+    if isinstance(store, FileStore):
+        return store.read(run_id)
+    return JsonlLog(store.load(run_id))
 
 
 def _is_there(path: str) -> bool:

@@ -11,10 +11,9 @@ import click
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
-from agentor.cli.stores import existing_store
+from agentor.cli.stores import existing_store, looked_at
 from agentor.engine.events import Event
 from agentor.engine.replay import verify as verify_log
-from agentor.engine.store import FileStore
 from agentor.engine.store.copying import unfinished_copy
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
@@ -91,22 +90,14 @@ def _of_the_store(store: Store, found: list[Problem]) -> Iterator[Problem]:
 def _of_a_run(store: Store, run_id: str) -> list[Problem] | None:
     """None if there is no such run, or not one event of it."""
     try:
-        log, skipped = _read(store, run_id)
+        log = looked_at(store, run_id)
     except LogCorruptError as damage:
         return [Problem(run_id, damage.damage)]
     except ConfigError as damage:  # no run can have this id
         return [Problem(run_id, str(damage))]
-    if not log:
+    if not log.events:
         return None
-    return [*(Problem(run_id, found) for found in skipped), *_of_a_log(run_id, log)]
-
-
-def _read(store: Store, run_id: str) -> tuple[list[Event], list[str]]:
-    """The events, and what of an old log reading skips."""
-    if isinstance(store, FileStore):
-        read = store.read(run_id)
-        return read.events, read.problems
-    return store.load(run_id), []
+    return [*(Problem(run_id, found) for found in log.problems), *_of_a_log(run_id, log.events)]
 
 
 def _of_a_log(run_id: str, log: list[Event]) -> Iterator[Problem]:

@@ -650,9 +650,12 @@ def test_a_tail_of_a_file_that_is_written_anew_in_place_ends(store: FileStore) -
         next(following)
 
 
-def test_files_that_are_no_runs_are_neither_listed_nor_checked(store: FileStore) -> None:
+@pytest.mark.parametrize("content", ["{}\n", "{"])
+def test_files_that_are_no_runs_are_neither_listed_nor_checked(
+    store: FileStore, content: str
+) -> None:
     for name in ("notes.txt", ".hidden.jsonl", ".run.abc.tmp", "bad id.jsonl"):
-        (store.directory / name).write_text("{")
+        (store.directory / name).write_text(content)
     store.path("loop").symlink_to(store.path("loop"))
     assert store.list_runs() == ["loop", "run"]
     assert store.integrity_check() == []

@@ -266,7 +266,7 @@ class Agentor(Decisions):
         if self.store is None:
             raise ConfigError("a worker needs a store: Agentor(store='runs.db')")
         launch = dataclasses.replace(self._launch(), by_worker=True)
-        return Worker(self.store, self.name, WorkPlan(**how), launch.resume, launch.park)
+        return Worker(self.store, self.name, WorkPlan(**how), launch.take, launch.park)
 
     async def awork(self, /, **how: Any) -> WorkReport:
         """Work off the unfinished runs of the store until cancelled, or until idle if so asked. See `worker`."""

@@ -41,7 +41,7 @@ from agentor.errors import (
 from agentor.inputs import check_approvals, read_count
 from agentor.output import OutputType
 from agentor.plan import Limits, Plan, needed, plan_of
-from agentor.recorded import Recorded, recorded, reread, stored
+from agentor.recorded import Recorded, recorded, recorded_still, reread, stored
 from agentor.stopping import OVERDUE, Stop, Stopper, end_run
 from agentor.tracing import Traced
 
@@ -80,13 +80,13 @@ class Launch:
     async def resume(self, run_id: str, wait_s: float = 0.0) -> RunResult:
         """Go on with a run from its log; a finished one is returned as it is and nothing is written.
 
-        A run that another worker has is waited for, `wait_s` seconds at most.
+        A run that another worker has is waited for, `wait_s` seconds at most; `RunNotFoundError` if it is deleted meanwhile.
         """
-        check_run_id(run_id)
+        known = await self._load(check_run_id(run_id))
         until, pause_s = clock.monotonic() + wait_s, SHORTEST_WAIT_S
         while True:
             try:
-                return await self._resume(run_id)
+                return await self._resume(run_id, known)
             except LeaseHeldError as error:
                 left_s = until - clock.monotonic()
                 if left_s <= 0:
@@ -95,15 +95,23 @@ class Launch:
                     raise
             await clock.sleep(min(left_s, pause_s * (0.5 + clock.uniform() / 2)))
             pause_s = min(pause_s * 2, LONGEST_WAIT_S)
+            known = await reread(stored(self.store), run_id, known)
+
+    async def take(self, run_id: str, which: str) -> RunResult:
+        """`resume` of the run with this `identity`. `RunNotFoundError` if it is gone and another has its id."""
+        return await self._resume(run_id, await recorded_still(stored(self.store), run_id, which))
 
     async def _resume(
-        self, run_id: str, is_checked: bool = False, keeper: Keeper | None = None
+        self,
+        run_id: str,
+        known: Recorded,
+        is_checked: bool = False,
+        keeper: Keeper | None = None,
     ) -> RunResult:
-        state, events = await self._load(run_id)
         keeper = keeper or Keeper(self.store, run_id)
-        if state.is_complete:
-            return self._result(self._runner(keeper, state, events))
-        return await self._go_on(keeper, (state, events), is_checked)
+        if known[0].is_complete:
+            return self._result(self._runner(keeper, *known))
+        return await self._go_on(keeper, known, is_checked)
 
     async def _go_on(self, keeper: Keeper, known: Recorded, is_checked: bool) -> RunResult:
         """Take the run over and go on with it, as it is now that nobody else can write. `is_checked`: the caller has
@@ -145,7 +153,8 @@ class Launch:
 
     async def _go_on_with_copy(self, keeper: Keeper, is_checked: bool) -> RunResult:
         try:
-            return await self._resume(keeper.run_id, is_checked, keeper)
+            known = await self._load(keeper.run_id)
+            return await self._resume(keeper.run_id, known, is_checked, keeper)
         except Exception as error:
             error.add_note(f"The fork is run {keeper.run_id!r}: resume it, or fork again.")
             raise
@@ -186,9 +195,11 @@ class Launch:
         is_overdue = ends_at is not None and clock.now() >= ends_at
         return Limits(OVERDUE.error if is_overdue else None, budget.reached if budget else None)
 
-    async def park(self, run_id: str, reason: str) -> None:
-        """End a run that is given up, with the reason. It can still be resumed by hand."""
-        await end_run(stored(self.store), run_id, Stop("parked", reason))
+    async def park(self, run_id: str, which: str, reason: str) -> None:
+        """End the run with this `identity` that is given up, with the reason. It can still be resumed by hand."""
+        store = stored(self.store)
+        known = await recorded_still(store, run_id, which)
+        await end_run(store, run_id, Stop("parked", reason), known)
 
     async def enqueue(self, messages: Sequence[Message], run_id: str | None) -> str:
         """Write a run that a worker is to take; its id."""

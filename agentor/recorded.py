@@ -10,6 +10,7 @@ from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
 from agentor.engine.store.copying import unfinished_copy, unmarked
 from agentor.engine.store.protocol import Store, Tails
+from agentor.engine.store.tailing import deleted_meanwhile
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, SequenceConflictError
 
 Recorded: TypeAlias = tuple[RunState, list[Event]]
@@ -38,11 +39,33 @@ async def recorded(store: Store, run_id: str) -> Recorded:
     return state, filled
 
 
+def identity(state: RunState, events: Sequence[Event]) -> str:
+    """What tells the run from any other of its id for as long as it lives: its nonce, or how it begins if an older
+    version wrote it without one."""
+    return state.nonce or events[0].to_json()
+
+
 async def reread(store: Store, run_id: str, known: Recorded | None) -> Recorded:
-    """`recorded` once more, at little cost if nothing has been added to what was known."""
-    if known is None or not await off_loop(store, _is_still_so, store, run_id, known[1]):
+    """`recorded` once more, at little cost if nothing has been added to what was known.
+
+    `RunNotFoundError` if that run is gone, whether or not another has its id by now.
+    """
+    if known is None:
         return await recorded(store, run_id)
-    return known
+    if await off_loop(store, _is_still_so, store, run_id, known[1]):
+        return known
+    return await recorded_still(store, run_id, identity(*known))
+
+
+async def recorded_still(store: Store, run_id: str, which: str) -> Recorded:
+    """`recorded` of the run with this `identity`. `RunNotFoundError` if the id is nobody's or another run's by now."""
+    try:
+        found = await recorded(store, run_id)
+    except RunNotFoundError:
+        raise deleted_meanwhile(run_id) from None
+    if identity(*found) != which:
+        raise deleted_meanwhile(run_id)
+    return found
 
 
 async def overtaken(
@@ -51,6 +74,8 @@ async def overtaken(
     """The run as somebody else has gone on with it, for whoever wrote after `state` and found the seq taken: nothing but
     the seq kept the two apart. The conflict is raised if nobody has."""
     known = await recorded(store, run_id)
+    if known[0].nonce != state.nonce:
+        raise deleted_meanwhile(run_id) from conflict
     if known[0].seq == state.seq:
         raise conflict
     return known

@@ -28,6 +28,7 @@ from agentor.errors import (
     RunNotFoundError,
     StoreError,
 )
+from agentor.recorded import identity
 from agentor.stopping import LetGo, tell
 
 logger = logging.getLogger("agentor")
@@ -85,6 +86,21 @@ class Step:
     error: str | None = None
 
 
+@dataclass(eq=False, slots=True)
+class _Run:
+    """What a worker remembers of a run. Another run of the same id is another, and begins with nothing of it."""
+
+    run_id: str
+    created_at: float | None = None  # as the store lists it; None where it lists ids only
+    which: str = ""  # its `identity`, once its log was read
+    not_before: float = 0.0  # on the monotonic clock
+    unmoved: int | None = None  # it waits for others: the last seq seen
+    in_vain: int = 0  # attempts in a row that left nothing in the log
+
+    def wait(self, seconds: float) -> None:
+        self.not_before = max(self.not_before, clock.monotonic() + seconds)
+
+
 def _log(step: Step) -> None:
     if step.outcome in ("failed", "refused"):
         told = (step.run_id, step.attempt, step.outcome, step.error)
@@ -99,18 +115,17 @@ class Worker:
         store: Store,
         agent: str,
         plan: WorkPlan,
-        resume: Callable[[str], Awaitable[RunResult]],
-        park: Callable[[str, str], Awaitable[None]],
+        resume: Callable[[str, str], Awaitable[RunResult]],
+        park: Callable[[str, str, str], Awaitable[None]],
     ) -> None:
+        """`resume` gets a run's id and its `identity`, `park` the reason as well."""
         self._store = store
         self._agent = agent
         self._plan = plan
         self._resume = resume
         self._park = park
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._not_before: dict[str, float] = {}  # on the monotonic clock
-        self._unmoved: dict[str, int] = {}  # runs that wait for others -> the last seq seen
-        self._in_vain: dict[str, int] = {}  # attempts in a row that left nothing in the log
+        self._known: dict[str, _Run] = {}
         self._stopped = asyncio.Event()
         self.report = WorkReport()
         self.watch: Callable[[Step], None] = _log  # told of every step, on the worker's loop
@@ -158,34 +173,55 @@ class Worker:
         """Start as many runs as there is room for; whether another look is needed: some wait for their time, or were
         under way, and may have ended meanwhile with something left to do."""
         waits = bool(self._running)
-        for run_id in await self._candidates():
-            if run_id in self._running or self._not_before.get(run_id) == NEVER:
+        for run_id, created_at in await self._candidates():
+            if run_id in self._running:
                 continue
-            if self._not_before.get(run_id, 0.0) > clock.monotonic():
-                waits = waits or not self._is_set_aside(run_id)
+            run = await self._remembered(run_id, created_at)
+            if run.not_before == NEVER:
+                continue
+            if run.not_before > clock.monotonic():
+                waits = waits or not self._is_set_aside(run)
                 continue
             if len(self._running) >= self._plan.concurrency:
                 return True
-            if (state := await self._state_of(run_id)) is None:
-                waits = waits or self._not_before.get(run_id) != NEVER
+            if (state := await self._state_of(run)) is None:
+                waits = waits or run.not_before != NEVER
                 continue
             if not self._may_go_on(state):
-                self._unmoved[run_id] = state.seq
+                run.unmoved = state.seq
                 continue
             if (pause_s := self._pause_s(state)) > 0:
-                self._not_before[run_id] = clock.monotonic() + pause_s
+                run.not_before = clock.monotonic() + pause_s
                 waits = True
                 continue
-            self._start(run_id, state)
+            self._start(run, state)
             waits = True
         return waits
 
-    def _start(self, run_id: str, state: RunState) -> None:
-        task = asyncio.create_task(self._go_on(run_id, state))
-        self._running[run_id] = task
-        task.add_done_callback(lambda _: self._running.pop(run_id, None))
+    def _start(self, run: _Run, state: RunState) -> None:
+        task = asyncio.create_task(self._go_on(run, state))
+        self._running[run.run_id] = task
+        task.add_done_callback(lambda _: self._running.pop(run.run_id, None))
 
-    async def _candidates(self) -> list[str]:
+    async def _remembered(self, run_id: str, created_at: float | None) -> _Run:
+        run = self._known.get(run_id)
+        if run is None or await self._is_another(run, created_at):
+            run = self._known[run_id] = _Run(run_id, created_at)
+        return run
+
+    async def _is_another(self, run: _Run, created_at: float | None) -> bool:
+        """Whether the id is another run's by now. Where ids are all that is listed, the log is asked if it matters."""
+        if created_at is not None:
+            return created_at != run.created_at
+        if not run.in_vain and run.not_before <= clock.monotonic():
+            return False
+        try:
+            return (await self._read(run.run_id))[1] != run.which
+        except StoreError:
+            return False
+
+    async def _candidates(self) -> list[tuple[str, float | None]]:
+        """The ids, and when each run was created, if the store says so."""
         runs = getattr(self._store, "runs", None)
         if callable(runs):
             rows = [
@@ -196,21 +232,31 @@ class Worker:
                 )
             ]
             rows.sort(key=lambda row: row.created_at, reverse=self._plan.newest_first)
-            return [r.run_id for r in rows if self._unmoved.get(r.run_id) != r.last_seq]
+            return [(r.run_id, r.created_at) for r in rows if not self._is_unmoved(r)]
         ids = await off_loop(self._store, self._store.list_runs)
-        return ids[::-1] if self._plan.newest_first else list(ids)
+        return [(run_id, None) for run_id in (ids[::-1] if self._plan.newest_first else ids)]
 
-    async def _state_of(self, run_id: str) -> RunState | None:
+    def _is_unmoved(self, row: Any) -> bool:
+        run = self._known.get(row.run_id)
+        return run is not None and (run.created_at, run.unmoved) == (row.created_at, row.last_seq)
+
+    async def _state_of(self, run: _Run) -> RunState | None:
         try:
-            events: list[Event] = await off_loop(self._store, self._store.load, run_id)
-            return replay(events, run_id)
+            state, run.which = await self._read(run.run_id)
+            return state
         except LogCorruptError as error:
-            self._not_before[run_id] = NEVER
-            self._fail(Step(run_id, 0, "refused", str(error)))
+            run.not_before = NEVER
+            self._fail(Step(run.run_id, 0, "refused", str(error)))
         except StoreError as error:  # of this run: whoever lists them is told if it is the store
-            logger.warning("run %s is looked at again later: %s", run_id, error)
-            self._wait(run_id, self._plan.poll_s)
+            logger.warning("run %s is looked at again later: %s", run.run_id, error)
+            run.wait(self._plan.poll_s)
         return None
+
+    async def _read(self, run_id: str) -> tuple[RunState, str]:
+        """The run and its `identity`, "" of one that is gone."""
+        events: list[Event] = await off_loop(self._store, self._store.load, run_id)
+        state = replay(events, run_id)
+        return state, identity(state, events) if events else ""
 
     def _may_go_on(self, state: RunState) -> bool:
         if state.agent != self._agent or state.status not in TAKES:
@@ -229,52 +275,48 @@ class Worker:
     def _backoff_s(self, attempts: int) -> float:
         return min(self._plan.backoff_s * 2.0 ** min(attempts - 1, 64), LONGEST_BACKOFF_S)
 
-    def _wait(self, run_id: str, seconds: float) -> None:
-        until = clock.monotonic() + seconds
-        self._not_before[run_id] = max(self._not_before.get(run_id, 0.0), until)
-
-    async def _go_on(self, run_id: str, state: RunState) -> None:
-        attempt = state.attempts + 1
+    async def _go_on(self, run: _Run, state: RunState) -> None:
+        run_id, attempt = run.run_id, state.attempts + 1
         try:
             if state.attempts >= self._plan.max_attempts:
-                await self._give_up(run_id, state)
+                await self._give_up(run, state)
                 return
-            result = await self._resume(run_id)
+            result = await self._resume(run_id, run.which)
         except LeaseError:
-            self._wait(run_id, self._plan.poll_s)  # somebody has it
+            run.wait(self._plan.poll_s)  # somebody has it
         except RunNotFoundError:  # deleted since it was listed, so there is nothing to do
             logger.info("run %s was deleted before it was begun", run_id)
         except asyncio.CancelledError:
             self._tell(Step(run_id, attempt, "interrupted"))
             raise
         except ConfigError as error:  # nothing was begun, and this process cannot change that
-            self._not_before[run_id] = NEVER
+            run.not_before = NEVER
             self._fail(Step(run_id, attempt, "refused", str(error)))
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
             if isinstance(error, AgentorError):
-                self._wait(run_id, self._plan.poll_s)
+                run.wait(self._plan.poll_s)
             self._fail(Step(run_id, attempt, "failed", told))
-            self._count(run_id, attempt, await self._has_moved(run_id, state), told)
+            self._count(run, attempt, await self._has_moved(run_id, state), told)
         else:
-            self._ended(Step(run_id, attempt, result.status, result.error), state, result)
+            self._ended(run, Step(run_id, attempt, result.status, result.error), state, result)
 
-    def _ended(self, step: Step, state: RunState, result: RunResult) -> None:
-        run_id, has_moved = step.run_id, len(result.events) - result.unsaved > state.seq
+    def _ended(self, run: _Run, step: Step, state: RunState, result: RunResult) -> None:
+        has_moved = len(result.events) - result.unsaved > state.seq
         if result.unsaved:
             told = f"{result.status}, but {result.unsaved} of its events could not be saved"
-            self._wait(run_id, self._plan.poll_s)
+            run.wait(self._plan.poll_s)
             self._fail(replace(step, outcome="failed", error=told))
-            self._count(run_id, step.attempt, has_moved, told)
+            self._count(run, step.attempt, has_moved, told)
         elif result.status == UNFINISHED:
             self._tell(replace(step, outcome="interrupted"))
         elif result.status in TAKES and not has_moved:
             told = f"{result.status}, and a resume found nothing to do, so another will not either"
-            self._set_aside(run_id, step.attempt, told)
+            self._set_aside(run, step.attempt, told)
         else:
-            self._in_vain.pop(run_id, None)
-            self.report.finished[run_id] = result.status
-            self.report.failed.pop(run_id, None)
+            run.in_vain = 0
+            self.report.finished[run.run_id] = result.status
+            self.report.failed.pop(run.run_id, None)
             self._tell(step)
 
     # Attempts that the log does not count ------------------------------------------------------------------------
@@ -287,25 +329,25 @@ class Worker:
         except Exception:  # a store that fails, which is why nothing moves
             return False
 
-    def _count(self, run_id: str, attempt: int, has_moved: bool, told: str) -> None:
+    def _count(self, run: _Run, attempt: int, has_moved: bool, told: str) -> None:
         if has_moved:
-            self._in_vain.pop(run_id, None)
+            run.in_vain = 0
             return
-        self._in_vain[run_id] = count = self._in_vain.get(run_id, 0) + 1
-        if count < self._plan.max_attempts:
-            self._wait(run_id, self._backoff_s(count))
+        run.in_vain += 1
+        if run.in_vain < self._plan.max_attempts:
+            run.wait(self._backoff_s(run.in_vain))
             return
-        reason = f"{count} attempts in a row left nothing in its log; the last: {told}"
-        self._set_aside(run_id, attempt, reason)
+        reason = f"{run.in_vain} attempts in a row left nothing in its log; the last: {told}"
+        self._set_aside(run, attempt, reason)
 
-    def _set_aside(self, run_id: str, attempt: int, reason: str) -> None:
+    def _set_aside(self, run: _Run, attempt: int, reason: str) -> None:
         """Parking would have to be written, too: look at the run again after the longest pause, and wait for nothing."""
-        self._in_vain[run_id] = self._plan.max_attempts
-        self._wait(run_id, LONGEST_BACKOFF_S)
-        self._fail(Step(run_id, attempt, "refused", reason))
+        run.in_vain = self._plan.max_attempts
+        run.wait(LONGEST_BACKOFF_S)
+        self._fail(Step(run.run_id, attempt, "refused", reason))
 
-    def _is_set_aside(self, run_id: str) -> bool:
-        return self._in_vain.get(run_id, 0) >= self._plan.max_attempts
+    def _is_set_aside(self, run: _Run) -> bool:
+        return run.in_vain >= self._plan.max_attempts
 
     # Telling -----------------------------------------------------------------------------------------------------
 
@@ -319,10 +361,11 @@ class Worker:
         except Exception:  # whoever looks on harms no run
             logger.exception("run %s: its step could not be told", step.run_id)
 
-    async def _give_up(self, run_id: str, state: RunState) -> None:
+    async def _give_up(self, run: _Run, state: RunState) -> None:
+        run_id = run.run_id
         last = f"; the last error: {state.error}" if state.error else ""
         reason = f"Gave up after {state.attempts} attempts{last}"
-        await self._park(run_id, reason)
+        await self._park(run_id, run.which, reason)
         self.report.parked[run_id] = reason
         self.report.failed.pop(run_id, None)
         self._tell(Step(run_id, state.attempts, "parked", reason))

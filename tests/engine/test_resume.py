@@ -249,10 +249,19 @@ def test_a_log_that_nobody_touched_is_read_once_for_a_resume() -> None:
     assert store.loads == 1
 
 
-@pytest.mark.parametrize("meddle", [_add, _make_anew])
-def test_what_happens_to_a_log_before_the_lease_is_given_is_seen(meddle: Any) -> None:
-    store = Meddled(meddle)
+def test_what_is_added_to_a_log_before_the_lease_is_given_is_seen() -> None:
+    store = Meddled(_add)
     prefix(store, 4)
     result = agent(store).resume("r")
     assert (result.final_output, verify(store.load("r"))) == (ANSWER, [])
     assert result.events == store.load("r")
+
+
+def test_a_run_that_is_made_anew_before_the_lease_is_given_is_not_the_one_to_be_resumed() -> None:
+    store = Meddled(_make_anew)
+    prefix(store, 4)
+    with pytest.raises(RunNotFoundError) as gone:
+        agent(store).resume("r")
+    assert gone.value.__notes__ == ["run r was deleted while it was followed"]
+    assert len(store.load("r")) == 4
+    assert store.holder("r") is None

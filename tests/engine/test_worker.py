@@ -90,7 +90,7 @@ async def test_a_run_that_ends_unfinished_while_the_worker_looks_on_is_taken_aga
     await Agentor("B", model=ScriptedModel([]), store=store).aenqueue("go", "another_agents")
     store.is_slow = True
 
-    async def resume(run_id: str) -> RunResult:
+    async def resume(run_id: str, which: str) -> RunResult:
         nonlocal attempts
         attempts += 1
         has_ended.set()
@@ -98,7 +98,7 @@ async def test_a_run_that_ends_unfinished_while_the_worker_looks_on_is_taken_aga
             raise LeaseHeldError(run_id, "somebody", None)
         return await agent(store).aresume(run_id)
 
-    async def never(run_id: str, reason: str) -> None:
+    async def never(run_id: str, which: str, reason: str) -> None:
         raise AssertionError(run_id)
 
     mine = agent(store)
@@ -147,7 +147,7 @@ async def test_a_run_that_keeps_failing_is_tried_a_bounded_number_of_times_and_p
                 task.cancel()
             await asyncio.wait(tasks)
             later._seconds += 1000  # type: ignore[attr-defined]
-            worker._not_before.clear()
+            worker._known.clear()
     assert len(model.requests) == 3
     assert "Gave up after 3 attempts" in worker.report.parked["r"]
     assert "ConnectionError: reset" in worker.report.parked["r"]
@@ -302,11 +302,13 @@ class HoldsAllTwice(MemoryStore):
 
 
 async def worked_in_vain(
-    resume: Callable[[str], Awaitable[RunResult]], kind: Callable[[], Any] = MemoryStore, **how: Any
+    resume: Callable[[str, str], Awaitable[RunResult]],
+    kind: Callable[[], Any] = MemoryStore,
+    **how: Any,
 ) -> tuple[list[tuple[float, Step]], WorkReport]:
     """What a worker tells, and when, of a run that `resume` does not move."""
 
-    async def never(run_id: str, reason: str) -> None:
+    async def never(run_id: str, which: str, reason: str) -> None:
         raise AssertionError(run_id)
 
     store, told = kind(), list[tuple[float, Step]]()
@@ -340,7 +342,7 @@ def test_a_worker_goes_on_with_a_run_that_its_store_holds_twice() -> None:
 async def test_attempts_that_leave_nothing_in_the_log_have_pauses_and_an_end(
     error: Exception, kind: Callable[[], Any]
 ) -> None:
-    async def resume(run_id: str) -> RunResult:
+    async def resume(run_id: str, which: str) -> RunResult:
         raise error
 
     told, report = await worked_in_vain(resume, kind, until_idle=True, max_attempts=4)
@@ -353,7 +355,7 @@ async def test_attempts_that_leave_nothing_in_the_log_have_pauses_and_an_end(
 async def test_a_worker_that_goes_on_looks_again_at_what_it_has_refused_after_the_longest_pause() -> (
     None
 ):
-    async def resume(run_id: str) -> RunResult:
+    async def resume(run_id: str, which: str) -> RunResult:
         raise StoreError("the disk is full")
 
     told, _ = await worked_in_vain(resume, max_attempts=3)
@@ -362,7 +364,7 @@ async def test_a_worker_that_goes_on_looks_again_at_what_it_has_refused_after_th
 
 
 async def test_a_resume_that_finds_nothing_to_do_is_refused_at_once() -> None:
-    async def resume(run_id: str) -> RunResult:
+    async def resume(run_id: str, which: str) -> RunResult:
         start = Event("run_start", queued=True)
         return RunResult(None, "failed", run_id, [start], Usage(), [])
 

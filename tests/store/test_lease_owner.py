@@ -111,3 +111,89 @@ def test_a_jump_of_the_clock_never_lets_two_append(store: SQLiteStore | MemorySt
             store.append_many("run", [Event("message", text="first")], first)
     assert [event.text for event in store.load("run")] == ["second"]
     store.close()
+
+
+class Proc:
+    """What the system lets this process see of another one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.name = owner_id()
+        self.told: type[OSError] | None = None  # what a signal to the holder meets
+        self.is_readable = True
+        self.is_ours = True
+        read, readlink = owner._read, os.readlink
+        monkeypatch.setattr(owner.os, "kill", self.kill)
+        monkeypatch.setattr(owner, "_read", lambda path: read(path) if self._shows(path) else "")
+        monkeypatch.setattr(
+            owner.os,
+            "readlink",
+            lambda path: "1" if path == "/proc/self" and not self.is_ours else readlink(path),
+        )
+
+    def kill(self, pid: int, signal: int) -> None:
+        assert (pid, signal) == (os.getpid(), 0)
+        if self.told is not None:
+            raise self.told
+
+    def _shows(self, path: str) -> bool:
+        return self.is_readable or not path.endswith("/stat")
+
+
+ANOTHERS = PermissionError  # a living process of another user
+
+
+@pytest.mark.parametrize("told", [None, ANOTHERS])
+@pytest.mark.parametrize("hides", ["is_readable", "is_ours"])  # hidepid, or another namespace's
+@pytest.mark.parametrize("start_time", [None, "1"])
+def test_a_living_holder_is_not_gone_whatever_proc_hides(
+    monkeypatch: pytest.MonkeyPatch, told: type[OSError] | None, hides: str, start_time: str | None
+) -> None:
+    proc = Proc(monkeypatch)
+    proc.told = told
+    setattr(proc, hides, False)
+    name = proc.name if start_time is None else with_part(proc.name, 3, start_time)
+    assert not owner.is_gone(name)
+
+
+@pytest.mark.parametrize("hides", ["is_readable", "is_ours", "nothing"])
+def test_a_holder_that_no_signal_can_reach_is_gone_whatever_proc_hides(
+    monkeypatch: pytest.MonkeyPatch, hides: str
+) -> None:
+    proc = Proc(monkeypatch)
+    proc.told = ProcessLookupError
+    setattr(proc, hides, False)
+    assert owner.is_gone(proc.name)
+
+
+def test_a_holder_whose_process_id_is_another_users_by_now_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proc = Proc(monkeypatch)
+    proc.told = ANOTHERS
+    assert not owner.is_gone(proc.name)
+    assert owner.is_gone(with_part(proc.name, 3, "1"))
+
+
+@pytest.mark.parametrize("hides", ["is_readable", "is_ours"])
+def test_a_holder_that_cannot_see_its_own_start_time_names_none(
+    monkeypatch: pytest.MonkeyPatch, hides: str
+) -> None:
+    setattr(Proc(monkeypatch), hides, False)
+    assert owner_id().split("/")[3] == "-"
+
+
+def test_a_zombie_is_gone() -> None:
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    found = owner._stat(child)
+    assert found is not None
+    name = with_part(owner_id(), 3, found.start_time)
+    assert owner.is_gone(name.replace(f"{os.getpid()}@", f"{child}@"))
+    os.waitpid(child, 0)
+
+
+def test_a_number_that_no_process_can_have_proves_nothing() -> None:
+    name = owner_id()
+    assert not owner.is_gone(name.replace(f"{os.getpid()}@", f"{2**70}@"))

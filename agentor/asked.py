@@ -30,10 +30,15 @@ class Asked:
 async def asked_of(store: Signals, run_id: str, kind: str) -> Asked | None:
     """What the run is asked of this kind. "Nothing" may be FRESH_S old; the rest is as of now: it may have been answered."""
     if not isinstance(store, TellsAsked) or (board := _board_of(store)) is None:
-        return await off_loop(store, _looked_up, store, run_id, kind)
+        return await asked_now(store, run_id, kind)
     if run_id not in await board.asked(store, kind):
         return None
     return await off_loop(store, _confirmed, store, run_id, kind)
+
+
+async def asked_now(store: Signals, run_id: str, kind: str) -> Asked | None:
+    """What the run is asked of this kind, "nothing" included as of now."""
+    return await off_loop(store, _looked_up, store, run_id, kind)
 
 
 def _looked_up(store: Signals, run_id: str, kind: str) -> Asked | None:

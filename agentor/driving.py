@@ -14,7 +14,15 @@ from agentor.engine.recorder import uninterrupted
 from agentor.engine.request import Call
 from agentor.engine.runner import Runner
 from agentor.errors import AgentorError
-from agentor.stopping import OVERDUE, LetGo, Stop, Stopper, answered
+from agentor.stopping import (
+    ENDABLE,
+    OVERDUE,
+    LetGo,
+    Stop,
+    Stopper,
+    answered,
+    cancelled_meanwhile,
+)
 
 logger = logging.getLogger("agentor")
 
@@ -34,6 +42,8 @@ async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Seque
             work.cancel()
             await asyncio.wait({work})
             await _stop(runner, keeper, told.result())
+        elif runner.state.status is not None and keeper.lost is None:
+            await _stop_late(runner, keeper, told.result() if told.done() else None)
     finally:
         runner.halt()
         await uninterrupted(_leave({work, watch, told}, runner, keeper))
@@ -71,8 +81,23 @@ async def _stop(runner: Runner, keeper: Keeper, stop: Stop | LetGo) -> None:
     error = stop.error
     if running := runner.left_running():
         error += f" Still running, since a thread cannot be stopped: {_named(running)}."
-    await runner.stop(stop.status, error, stop.by)
+    has_ended = stop.status == "cancelled" and runner.state.status in ENDABLE
+    await runner.stop(stop.status, error, stop.by, has_ended=has_ended)
     await answered(runner.store, runner.run_id)
+
+
+async def _stop_late(runner: Runner, keeper: Keeper, told: Stop | LetGo | None) -> None:
+    """A cancel that came while the run came to another end: it counts, unless there is nothing left to cancel. Unheard, it
+    would meet whoever resumes the run, who knows nothing of it."""
+    if runner.state.status not in ENDABLE:
+        return
+    try:
+        is_told = isinstance(told, Stop) and told.status == "cancelled"
+        stop = told if is_told else await cancelled_meanwhile(runner.store, runner.run_id)
+        if stop is not None:
+            await _stop(runner, keeper, stop)
+    except Exception as error:  # how the run ended is what is to be told
+        logger.warning("run %s: whether it was cancelled is not known (%s)", runner.run_id, error)
 
 
 async def _let_go(runner: Runner) -> None:

@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from agentor.asked import asked_of
+from agentor.asked import asked_now, asked_of
 from agentor.engine import clock
 from agentor.engine.decide import Finish
 from agentor.engine.ending import stopped
@@ -125,6 +125,14 @@ def tell(store: object, run_id: str, stop: Stop | LetGo) -> bool:
     return stopper is not None
 
 
+async def cancelled_meanwhile(store: object, run_id: str) -> Stop | None:
+    """The cancel that is asked of the run and not answered, as of now."""
+    if not isinstance(store, Signals):
+        return None
+    asked = await asked_now(store, run_id, CANCEL)
+    return None if asked is None else Stop("cancelled", "Cancelled.", asked.by)
+
+
 async def answered(store: object, run_id: str) -> None:
     """Take the signal away, now that what it asked for is recorded."""
     if not isinstance(store, Signals):
@@ -158,7 +166,16 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
         if not isinstance(store, Signals):
             raise
     await off_loop(store, store.ask, run_id, CANCEL, by)
-    return "asked"
+    try:  # whoever had it may have let go of it without hearing this
+        if await end_run(store, run_id, stop, known):
+            return "cancelled"
+    except LeaseHeldError:
+        return "asked"
+    except RunNotFoundError:  # the next run of that id is not asked
+        await answered(store, run_id)
+        raise
+    await answered(store, run_id)
+    return "over"
 
 
 async def end_run(store: Store, run_id: str, stop: Stop, known: Recorded | None = None) -> bool:

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, assert_never
 
 from agentor.engine import clock
@@ -317,11 +317,16 @@ class Runner:
             task.cancel()
 
     async def stop(
-        self, status: str, error: str, by: str | None = None, opening: Sequence[Event] = ()
+        self,
+        status: str,
+        error: str,
+        by: str | None = None,
+        opening: Sequence[Event] = (),
+        has_ended: bool = False,
     ) -> None:
-        """Close the segment from outside, or one that `opening` would have opened. The work must have ended; what it had
-        begun stays as it is recorded."""
-        staged = Staged(self.state, opening)
+        """Close the segment from outside, or one that `opening` would have opened, or with `has_ended` one that has just
+        come to another end. The work must have ended; what it had begun stays as it is recorded."""
+        staged = Staged(replace(self.state, status=None) if has_ended else self.state, opening)
         if staged.state.status is not None:
             if self._recorder.unsaved:  # how that write ended, nobody has heard yet
                 await self._recorder.save(())

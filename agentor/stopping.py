@@ -84,7 +84,8 @@ class Stopper:
             return next(w.result() for w in (self._told, *watches) if w.done())
         finally:
             with _lock:
-                _live.pop(key, None)
+                if _live.get(key) is self:  # else somebody of this process has taken the run over
+                    del _live[key]
             for watch in watches:
                 watch.cancel()
 

@@ -94,7 +94,7 @@ def _until_it_has_ended(
 def _all(store: Any, after: int | None, timeout: float | None, as_json: bool, full: bool) -> None:
     start = store.last_position() if after is None else after
     told = None
-    before: dict[str, Before] = {}
+    before: dict[str, tuple[int, Before]] = {}  # by run: what was at which seq
     for position, run_id, event in store.tail(after=start, timeout=timeout):
         if as_json:
             body = {"position": position, "run_id": run_id, "event": event.to_dict()}
@@ -103,10 +103,13 @@ def _all(store: Any, after: int | None, timeout: float | None, as_json: bool, fu
         if run_id != told:
             console.print_facts([("run", run_id)])
             told = run_id
-        known = before.pop(run_id, None) or _what_was_before(store, run_id, event)
+        seq = event.seq or 1
+        last, known = before.pop(run_id, (0, Before()))
+        if last != seq - 1:  # not heard of yet, or another run has the id by now
+            known = _what_was_before(store, run_id, event)
         console.print_timeline(timeline([event], known), full)
         if event.type != RUN_END:  # else it may never be heard of again
-            before[run_id] = known.after(event)
+            before[run_id] = seq, known.after(event)
 
 
 def _what_was_before(store: Any, run_id: str, event: Event) -> Before:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from stored_runs import BODIES, Program, write
 
-from agentor import SQLiteStore
+from agentor import MemoryStore, SQLiteStore
+from agentor.cli import following
 from agentor.engine.events import Event
 from agentor.inputs import open_store
 
@@ -83,3 +86,23 @@ def test_tail_of_all_runs_counts_the_turns_of_each_on(program: Program, place: A
             store.append(run_id, Event(kind))
     shown = program("tail", "--after", str(start), "--timeout", "0").stdout
     assert [line.split()[2] for line in shown.splitlines() if " turn " in line] == ["1", "3"]
+
+
+def test_tail_of_all_runs_begins_to_count_anew_when_an_id_is_another_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Follows(MemoryStore):
+        """One that is followed while a run is deleted, and made anew."""
+
+        def tail(self, run_id: Any = None, **_: Any) -> Iterator[Any]:
+            yield 1, "a", Event("generation", seq=1)
+            yield 2, "a", Event("generation", seq=2)
+            self.append("a", Event("generation"))
+            yield 3, "a", Event("generation", seq=1)
+            self.append("a", Event("generation"))
+            self.append("a", Event("generation"))  # of a fork, say, whose parent had the first two
+            yield 5, "a", Event("generation", seq=3)
+
+    following._all(Follows(), 0, 0, as_json=False, full=False)
+    shown = capsys.readouterr().out
+    assert [line.split()[2] for line in shown.splitlines() if " turn " in line] == list("1213")

@@ -16,6 +16,7 @@ from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
+from agentor.engine.store.tailing import deleted_meanwhile
 from agentor.errors import AskedAgainError, NotWaitingError, SequenceConflictError
 from agentor.recorded import Recorded, overtaken, recorded, reread
 
@@ -29,6 +30,7 @@ async def decide_call(
     question: int | None = None,
     known: Recorded | None = None,
     give_up: bool = False,
+    run: str | None = None,
 ) -> PendingCall:
     """Record what a person decided about a call that waits; the call as it was decided upon.
 
@@ -37,7 +39,8 @@ async def decide_call(
     is not the one that waits. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was
     never started; `LeaseHeldError` while somebody works on the run. Of several who decide at once one does, and the others
     are told what goes for whoever comes late. `known`: the run as it was just read. `give_up`: of a
-    refusal, that it goes for any call without an answer (`find_open`), whichever question was seen.
+    refusal, that it goes for any call without an answer (`find_open`), whichever question was seen. `run`: the
+    `PendingCall.run` that was seen; `RunNotFoundError` if another run has its id by now.
     """
     known = known or await recorded(store, check_run_id(run_id))
     keeper = Keeper(store, run_id)
@@ -46,6 +49,8 @@ async def decide_call(
         while True:
             state, log = await reread(store, run_id, known)
             call = (find_open if give_up else find_pending)(state, run_id, call_id, log)
+            if run not in (None, call.run):
+                raise deleted_meanwhile(run_id)
             if not give_up and question not in (None, call.question):
                 raise AskedAgainError(run_id, call_id, call.question)
             if decision.status == SETTLED:
@@ -82,12 +87,13 @@ async def settle_call(
     max_chars: int = RESULT_LIMIT,
     question: int | None = None,
     known: Recorded | None = None,
+    run: str | None = None,
 ) -> PendingCall:
     """Record that a call in doubt did happen, and its result, as if the call had given it. See `decide_call`."""
     text = SECRETS.hide(result_text(result, max_chars))
     decision = Event(ev.APPROVAL, status=SETTLED, by=by)
     given = Event(ev.TOOL_RESULT, result=text, ended_at=clock.now())
-    return await decide_call(store, run_id, call_id, decision, given, question, known)
+    return await decide_call(store, run_id, call_id, decision, given, question, known, run=run)
 
 
 async def only_question(store: Store, run_id: str, call_id: str) -> int | None:
@@ -136,6 +142,7 @@ def _shown(batch: Batch, call: Call) -> PendingCall:
         asked.reason if asked else None,
         in_doubt=batch.may_have_started(call),
         question=asked.seq if asked else None,
+        run=batch.nonce,
     )
 
 

@@ -62,7 +62,9 @@ class Decisions:
                 check_by_log(known[1], name, edited)
         by = inputs.read_optional_text("by", by)
         decision = Event(ev.APPROVAL, status="approved", by=by, args=edited)
-        await decide_call(store, run_id, call, decision, question=asked, known=known)
+        await decide_call(
+            store, run_id, call, decision, question=asked, known=known, run=_run_of(call_id)
+        )
 
     approve = twin(aapprove)
 
@@ -85,7 +87,9 @@ class Decisions:
         reason = inputs.read_text("reason", reason)
         by = inputs.read_optional_text("by", by)
         decision = Event(ev.APPROVAL, status="rejected", by=by, reason=reason)
-        await decide_call(store, run_id, call, decision, question=asked, give_up=give_up)
+        await decide_call(
+            store, run_id, call, decision, question=asked, give_up=give_up, run=_run_of(call_id)
+        )
 
     reject = twin(areject)
 
@@ -110,7 +114,7 @@ class Decisions:
         name = next((c.name for c in batch.calls if c.call_id == call), "") if batch else ""
         limit = self.tools[name].max_result_chars if name in self.tools else RESULT_LIMIT
         by = inputs.read_optional_text("by", by)
-        await settle_call(store, run_id, call, result, by, limit, asked, known)
+        await settle_call(store, run_id, call, result, by, limit, asked, known, _run_of(call_id))
 
     settle = twin(asettle)
 
@@ -139,3 +143,7 @@ def _which(call: str | PendingCall, question: int | None) -> tuple[str, int | No
             f"the call says question {call.question}, and question={question} another"
         )
     return call.call_id, call.question
+
+
+def _run_of(call: str | PendingCall) -> str | None:
+    return call.run if isinstance(call, PendingCall) else None

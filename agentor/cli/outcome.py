@@ -16,7 +16,7 @@ from agentor.cli.plain import exact, one_line, plain
 from agentor.cli.stores import DEFAULT_STORE
 from agentor.cli.timeline import call_text, tokens
 from agentor.engine import events as ev
-from agentor.engine.events import RunResult
+from agentor.engine.events import PendingCall, RunResult
 from agentor.engine.store import FileStore
 
 
@@ -95,7 +95,11 @@ def _as_dict(result: RunResult) -> dict[str, Any]:
         "error": result.error,
         "usage": result.usage.to_dict(),
         "unsaved": result.unsaved,
-        "pending": [asdict(call) for call in result.pending],
+        "pending": [_shown(call) for call in result.pending],
         "forked_from": fork.forked_from if fork else None,
         "forked_at": fork.forked_at if fork else None,
     }
+
+
+def _shown(call: PendingCall) -> dict[str, Any]:
+    return {name: value for name, value in asdict(call).items() if name != "run"}

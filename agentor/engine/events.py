@@ -320,6 +320,11 @@ class PendingCall:
     question: int | None = (
         None  # seq of the event that asks; a decision that names it answers no other
     )
+    run: str | None = (
+        field(  # nonce of the run that asks: another one of its id is answered nothing
+            default=None, repr=False, compare=False
+        )
+    )
 
 
 @dataclass(repr=False)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from agentor import Agentor, RunNotFoundError, function_tool
+from agentor import Agentor, PendingCall, RunNotFoundError, function_tool
 from agentor.engine import clock
 from agentor.engine.clock import SystemClock
 from agentor.engine.events import Event
-from agentor.testing import ScriptedModel, says
+from agentor.testing import ScriptedModel, calls, says
 from agentor.worker import Step
 from tests.engine.agents import ThreeMethods, types
 
@@ -152,3 +152,39 @@ async def test_what_a_worker_read_of_a_run_is_not_done_to_another_of_its_id(
     report = await asyncio.wait_for(worker.work(), 30)
     assert (report.finished, report.failed, report.parked) == ({}, {}, {})
     assert types(store.load("x")) == ["run_start"]
+
+
+def asks_to_pay(store: Any, amount: int) -> Agentor:
+    @function_tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedModel([calls(("pay", {"amount": amount}))])
+    return Agentor("Payer", model=model, tools=[pay], store=store)
+
+
+DECISIONS: dict[str, Callable[[Agentor, PendingCall], Any]] = {
+    "approve": lambda mine, call: mine.aapprove("x", call),
+    "approve with other arguments": lambda mine, call: mine.aapprove("x", call, {"amount": 4}),
+    "reject": lambda mine, call: mine.areject("x", call, "too much"),
+    "give up": lambda mine, call: mine.areject("x", call, "too much", give_up=True),
+    "settle": lambda mine, call: mine.asettle("x", call, "paid"),
+}
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+async def test_what_was_decided_about_a_call_of_a_run_is_not_said_of_another_run_of_its_id(
+    store: Any, decision: str
+) -> None:
+    [seen] = (await asks_to_pay(store, 5).arun("go", run_id="x")).pending
+    delete(store, "x")
+    mine = asks_to_pay(store, 5000)
+    [waits] = (await mine.arun("go", run_id="x")).pending
+    assert (waits.call_id, waits.question) == (seen.call_id, seen.question)
+    before = store.load("x")
+    with pytest.raises(RunNotFoundError) as gone:
+        await DECISIONS[decision](mine, seen)
+    assert gone.value.__notes__ == ["run x was deleted while it was followed"]
+    assert store.load("x") == before
+    await mine.aapprove("x", waits)

@@ -144,7 +144,8 @@ def any_decision_counts() -> Iterator[None]:
         call = next((each for each in calls if each.call_id == call_id), None)
         if call is None:
             raise NotWaitingError(call_id)
-        return PendingCall(call.call_id, call.name, dict(call.args), None)
+        run = state.batch.nonce if state.batch else None
+        return PendingCall(call.call_id, call.name, dict(call.args), None, run=run)
 
     with mock.patch.object(consent, "find_pending", found):
         yield

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from agentor.engine.events import Event, without_repeats
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
-from agentor.engine.store.copying import unfinished_copy, unmarked
+from agentor.engine.store.copying import check_whole, unmarked
 from agentor.engine.store.protocol import Store, Tails
 from agentor.engine.store.tailing import deleted_meanwhile
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, SequenceConflictError
@@ -31,8 +31,7 @@ async def recorded(store: Store, run_id: str) -> Recorded:
     events = without_repeats(await off_loop(store, store.load, run_id))
     if not events:
         raise RunNotFoundError(run_id)
-    if (copy := unfinished_copy(run_id, events)) is not None:
-        raise LogCorruptError(run_id, len(events), copy.broken_off(len(events)))
+    check_whole(run_id, events)
     state, filled = with_messages(unmarked(events), run_id)
     if not len(state.transcript):
         raise LogCorruptError(run_id, 1, "no event says what the conversation is")

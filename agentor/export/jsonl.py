@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from agentor.engine.events import Event, without_repeats
 from agentor.engine.replay import replay
+from agentor.engine.store.copying import check_whole
 from agentor.engine.store.file_reading import reading
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.engine.store.protocol import AppendsMany, Store, check_run_id
@@ -221,6 +222,7 @@ def _log_of(run_id: str, file: Path, content: bytes, damaged: list[Problem]) -> 
         raise LogCorruptError(
             run_id, None, f"there is no run_start in {file}, so this is not the log of a run"
         )
+    check_whole(run_id, read.events)
     damaged += [Problem(run_id, f"{problem} and was left out") for problem in read.problems]
     return read.events
 

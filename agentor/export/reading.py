@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from agentor.engine.events import Event, without_repeats
+from agentor.engine.store.copying import check_whole
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import LogCorruptError, RunNotFoundError
 
@@ -41,10 +42,11 @@ def chosen_runs(store: Store, wanted: Sequence[str] = ()) -> list[str]:
 def readable_runs(
     store: Store, run_ids: Iterable[str], problems: list[Problem]
 ) -> Iterator[tuple[str, list[Event]]]:
-    """Each run with its log. What cannot be read is added to `problems` and passed over."""
+    """Each run with its log. What cannot be read, or is no run yet, is added to `problems` and passed over."""
     for run_id in run_ids:
         try:
             log = without_repeats(store.load(run_id))
+            check_whole(run_id, log)
         except LogCorruptError as damage:
             problems.append(Problem(run_id, damage.damage))
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from agentor import Agentor, LogCorruptError, MemoryStore, RunExistsError, SQLit
 from agentor.engine.events import COPY, Event
 from agentor.engine.replay import verify
 from agentor.engine.store import fork_run
-from tests.engine.agents import ThreeMethods, types, without_times
+from agentor.export.jsonl import export_runs, import_runs
+from tests.engine.agents import STORES, ThreeMethods, types, without_times
 from tests.engine.test_inherited_batches import Till, cut
 
 LENGTH = 5  # of the parent: its second call was started and has no result
@@ -200,3 +202,85 @@ def test_a_run_with_an_open_batch_is_marked_whatever_its_log_says_of_its_tools()
     cut(store, 2)  # its calls are not claimed, and their tool declares an effect
     fork_run(store, "p", "f")
     assert COPY in store.load("f")[0].extra
+
+
+FORKING_IT: dict[str, Callable[[Any], Any]] = {
+    "fork_run": lambda store: fork_run(store, "f", "g"),
+    "fork_run at": lambda store: fork_run(store, "f", "g", 2),
+    "the store's fork": lambda store: store.fork("f", "g"),
+    "the store's fork at": lambda store: store.fork("f", "g", at=2),
+}
+
+
+@pytest.mark.parametrize("way", FORKING_IT)
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("name", ["f", "another name"])
+def test_whoever_forks_a_broken_copy_is_refused_in_every_store_and_gets_nothing(
+    tmp_path: Path, kind: str, way: str, name: str
+) -> None:
+    _, dying = broken(3)
+    store = STORES[kind](tmp_path)
+    if not hasattr(store, "fork") and "store's" in way:
+        pytest.skip("it has none")
+    part = dying.load("f")
+    if name != "f":  # as who renames the file of an export
+        part[0] = part[0].with_(extra={COPY: {**part[0].extra[COPY], "run": name}})
+    for event in part:
+        store.append("f", event)
+    with pytest.raises(LogCorruptError, match="'f' is damaged at seq 3: it is a copy of run 'p'"):
+        FORKING_IT[way](store)
+    assert store.list_runs() == ["f"]
+    assert store.load("f") == part
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_a_whole_copy_can_be_forked_and_its_forks_too(tmp_path: Path, kind: str) -> None:
+    source, store = ThreeMethods(), STORES[kind](tmp_path)
+    cut(source, LENGTH).agent.fork("p", fork_id="f")
+    for event in source.load("f"):
+        store.append("f", event)
+    for parent, child in (("f", "g"), ("g", "h"), ("h", "i")):
+        fork_run(store, parent, child, 3)
+        assert types(store.load(child)) == [*types(source.load("f"))[:3], "fork"]
+    assert Till(store).agent.resume("i").status == "completed"
+
+
+def test_the_broken_copy_of_a_copy_is_finished_by_forking_that_copy_again() -> None:
+    store = Dying()
+    till = cut(store, LENGTH)
+    fork_run(store, "p", "f")
+    store.left = 2
+    with pytest.raises(Died):
+        fork_run(store, "f", "g")
+    store.left = 10**9
+    with pytest.raises(LogCorruptError, match=r"it is a copy of run 'f' .* 2 of 6 events"):
+        till.agent.resume("g")
+    fork_run(store, "f", "g")
+    assert types(store.load("g"))[LENGTH:] == ["fork", "fork"]
+
+
+def test_the_copy_of_a_marked_copy_bears_no_mark_if_a_part_of_it_could_not_harm() -> None:
+    store = ThreeMethods()
+    cut(store, 7, effect=None)
+    fork_run(store, "p", "asked", messages=[{"role": "user", "content": "and now?"}])
+    assert COPY in store.load("asked")[0].extra
+    fork_run(store, "asked", "copy", 7)
+    assert store.runs["copy"][:7] == store.runs["p"]
+
+
+@pytest.mark.parametrize("name", ["f", "renamed"])
+def test_a_broken_copy_is_left_out_of_exports_and_imports_and_named(
+    tmp_path: Path, name: str
+) -> None:
+    _, store = broken(3)
+    exported = export_runs(store, tmp_path / "out")
+    assert exported.runs == ["p"]
+    assert [each.run_id for each in exported.damaged] == ["f"]
+    assert "broken off after 3 of 5" in exported.damaged[0].problem
+    file = tmp_path / f"{name}.jsonl"
+    file.write_text("".join(f"{body}\n" for body in store.runs["f"]), "utf-8")
+    target = MemoryStore()
+    imported = import_runs(target, [file])
+    assert target.list_runs() == []
+    assert [name] == [each.run_id for each in imported.damaged]
+    assert "seq 3: it is a copy of run 'p'" in imported.damaged[0].problem

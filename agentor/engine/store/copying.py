@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentor.engine.events import APPROVAL, COPY, Event, without_repeats
+from agentor.engine.events import APPROVAL, COPY, FORK, Event, without_repeats
 from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Store
 from agentor.errors import LogCorruptError
@@ -42,12 +42,20 @@ class Copy:
 def unfinished_copy(run_id: str, events: Sequence[Event]) -> Copy | None:
     """What the log was to become, if its copying was broken off; None for the log of a run.
 
-    The mark names the run: a fork of a copy inherits its events, and is whole.
+    The mark names the run: a fork of a copy inherits its events, and is whole. It says so in a `fork` event, without which
+    the log is a part that somebody has given another name.
     """
     match events[0].extra.get(COPY) if events else None:
-        case {"run": str(run), "of": str(parent), "events": int(count)} if run == run_id:
-            return Copy(run_id, parent, count) if len(events) <= count else None
+        case {"run": str(run), "of": str(parent), "events": int(count)} if len(events) <= count:
+            if run == run_id or all(event.type != FORK for event in events):
+                return Copy(run_id, parent, count)
     return None
+
+
+def check_whole(run_id: str, events: Sequence[Event]) -> None:
+    """`LogCorruptError` if this is no run yet but a part of a copy: whatever is made of it would be taken for a run."""
+    if (copy := unfinished_copy(run_id, events)) is not None:
+        raise LogCorruptError(run_id, len(events), copy.broken_off(len(events)))
 
 
 def copy_events(store: Store, copy: Copy, source: Sequence[Event], is_asked: bool = False) -> None:
@@ -55,7 +63,8 @@ def copy_events(store: Store, copy: Copy, source: Sequence[Event], is_asked: boo
 
     `source` is the parent's log, numbered without gaps or repeats. `is_asked`: the fork is going to be given an input.
     """
-    done, copied = len(without_repeats(store.load(copy.run_id))), source[: copy.events]
+    done = len(without_repeats(store.load(copy.run_id)))
+    copied = unmarked(source[: copy.events])  # the mark of a parent says nothing of its copy
     marks = done == 0 and (is_asked or _may_be_made_twice(copied))
     for event in copied[done:]:
         store.append(copy.run_id, copy.mark(event) if marks and event.seq == 1 else event)

@@ -19,6 +19,7 @@ from typing import Final, Self
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store import file_opening
+from agentor.engine.store.copying import check_whole
 from agentor.engine.store.file_ends import End, Ends
 from agentor.engine.store.file_errors import check_directory, deleting, saving
 from agentor.engine.store.file_lock import FileLocks
@@ -138,6 +139,7 @@ class FileStore(Tailing):
         source = self.load(src_run_id)
         if not source:
             raise RunNotFoundError(src_run_id)
+        check_whole(src_run_id, source)
         if holds_run(target):
             raise RunExistsError(dst_run_id)
         copied = source[: check_fork_point(src_run_id, len(source), at)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentor.engine import clock
 from agentor.engine.events import FORK, Event, Message, without_repeats
-from agentor.engine.store.copying import Copy, copy_events, unfinished_copy
+from agentor.engine.store.copying import Copy, check_whole, copy_events, unfinished_copy
 from agentor.engine.store.numbering import check_fork_point, numbered
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import RunExistsError, RunNotFoundError
@@ -73,6 +73,7 @@ def _fork_in_steps(
     if not log:
         raise RunNotFoundError(run_id)
     source = numbered(run_id, without_repeats(log))
+    check_whole(run_id, source)
     if len(source) < len(log):
         verb = None  # the store's own would take the repeats along, or count them
     begun = _begun(store, run_id, fork_id, at)

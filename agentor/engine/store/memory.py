@@ -13,7 +13,8 @@ from functools import partial
 from typing import Self
 
 from agentor.engine import clock
-from agentor.engine.events import Event
+from agentor.engine.events import COPY, Event
+from agentor.engine.store.copying import check_whole
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
 from agentor.engine.store.over_fork import new_lock
 from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
@@ -84,6 +85,8 @@ class MemoryStore(Tailing):
             if dst_run_id in self._runs:
                 raise RunExistsError(dst_run_id)
             source = self._runs[src_run_id]
+            if COPY in Event.from_json(source[0]).extra:
+                check_whole(src_run_id, [Event.from_json(body) for body in source])
             copied = source[: check_fork_point(src_run_id, len(source), at)]
             own = bodies_after(dst_run_id, len(copied), fork_tail(event, len(copied)))
             self._runs[dst_run_id] = copied

@@ -13,6 +13,7 @@ import apsw
 
 from agentor.engine import clock
 from agentor.engine.events import FORK, GENERATION, RUN_END, RUN_START, Event
+from agentor.engine.store.copying import check_whole
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
 from agentor.engine.store.sqlite_deleting import free_id
 from agentor.engine.store.summary import COUNT_MAX, COUNTS, UNFINISHED, summary
@@ -28,6 +29,13 @@ SUMMARY = (
 _COPIED = ", ".join(SUMMARY)
 
 _PLACE = "SELECT number, last_seq FROM agentor_runs WHERE run_id = ? AND deleted_at IS NULL"
+
+# Of a run's own first event: a fork inherits its parent's, and is no part.
+_MAY_BE_A_PART = """
+SELECT 1 FROM agentor_runs AS r JOIN agentor_events AS e ON e.run = r.number AND e.seq = 1
+WHERE r.run_id = ? AND r.deleted_at IS NULL
+AND CASE WHEN json_valid(e.body) THEN json_type(e.body, '$.copy') = 'object' END
+"""
 
 _ADD_EVENT = """
 INSERT INTO agentor_events (run, seq, type, recorded_at, body) VALUES (?, ?, ?, ?, ?)
@@ -201,6 +209,8 @@ def fork(
     last_seq = last_seq_of(connection, src)
     if last_seq is None:
         raise RunNotFoundError(src)
+    if connection.execute(_MAY_BE_A_PART, (src,)).get:
+        check_whole(src, load(connection, src))
     if last_seq_of(connection, dst) is not None:
         raise RunExistsError(dst)
     at = check_fork_point(src, last_seq, at)

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,15 +21,17 @@ from agentor.engine.replay import replay
 from agentor.engine.store.copying import check_whole
 from agentor.engine.store.file_reading import reading
 from agentor.engine.store.jsonl import read_jsonl
-from agentor.engine.store.protocol import AppendsMany, Store, check_run_id
+from agentor.engine.store.protocol import Store, check_run_id
 from agentor.engine.store.whole_file import file_errors, refuse_taken, sync_directory, whole_file
 from agentor.errors import (
     ConfigError,
     LeaseHeldError,
+    LeaseLostError,
     LogCorruptError,
     SequenceConflictError,
     StoreError,
 )
+from agentor.export.adding import add_events
 from agentor.export.fidelity import changes_of
 from agentor.export.reading import Problem, Progress, chosen_runs, readable_runs, silent
 
@@ -36,6 +39,7 @@ OnConflict: TypeAlias = Literal["skip", "fail"]
 
 _SUFFIX = ".jsonl"
 _NO_JSON = (ValueError, TypeError, OverflowError)  # what a value raises that cannot be written
+_LOST = "somebody has taken it over while it was written: import it again before anybody goes on with it"
 _TICK_NS = 1_000  # what file systems tell apart
 
 
@@ -162,8 +166,8 @@ def import_runs(
 
     A run that the store has already is not written again; one of which it has the beginning is completed; an id
     that another run has is left alone and named, or with "fail" refuses the whole import with `StoreError` before
-    anything is written. A file that cannot be read or replayed is named and the others go on. Each run is one commit
-    where the store can do that, and another import of the same files may be under way.
+    anything is written. A file that cannot be read or replayed is named and the others go on. A run appears at once
+    where the store can do that, else it is held while it is written; another import of the same files may be under way.
     """
     if on_conflict == "fail":
         _refuse_taken_ids(store, progress(files, "comparing"))
@@ -174,6 +178,8 @@ def import_runs(
                 outcome.changed += _changed(run_id, content)
         except LeaseHeldError:
             outcome.held.append(run_id)
+        except LeaseLostError:
+            outcome.damaged.append(Problem(run_id, _LOST))
         except LogCorruptError as damage:
             outcome.damaged.append(Problem(run_id, f"in the store: {damage.damage}"))
         except _NO_JSON as error:  # a value that this store cannot hold
@@ -232,7 +238,8 @@ def _add(store: Store, run_id: str, log: list[Event], outcome: Imported) -> bool
     missing = _missing(store, run_id, log)
     while missing:
         try:
-            _append(store, run_id, missing)
+            check = partial(_check_still_missing, store, run_id, log, missing)
+            add_events(store, run_id, missing, is_new=len(missing) == len(log), check=check)
         except SequenceConflictError:  # by now somebody else has written there: perhaps the same
             before, missing = missing, _missing(store, run_id, log)
             if missing == before:  # or the store has reasons of its own
@@ -258,9 +265,6 @@ def _missing(store: Store, run_id: str, log: list[Event]) -> list[Event] | None:
     return log[common:] if there[:common] == log[:common] else None
 
 
-def _append(store: Store, run_id: str, events: list[Event]) -> None:
-    if isinstance(store, AppendsMany):
-        store.append_many(run_id, events)
-        return
-    for event in events:
-        store.append(run_id, event)
+def _check_still_missing(store: Store, run_id: str, log: list[Event], missing: list[Event]) -> None:
+    if _missing(store, run_id, log) != missing:
+        raise SequenceConflictError(run_id, missing[0].seq)

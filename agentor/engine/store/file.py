@@ -149,6 +149,15 @@ class FileStore(Tailing):
             self._create_whole(dst_run_id, target, content)
         self._bell.ring(dst_run_id)
 
+    def create(self, run_id: str, events: Sequence[Event]) -> None:
+        """Write a new run that appears with all its events, or not at all. `RunExistsError`, `LeaseHeldError`."""
+        target = self.path(run_id)
+        content = _lines(bodies_after(run_id, 0, events))
+        with _store_errors(target):
+            self._locks.check(run_id, None)
+            self._create_whole(run_id, target, content)
+        self._bell.ring(run_id)
+
     def delete(self, run_id: str) -> Removed:
         """Take a run away; forks are copies and keep all they have. `RunNotFoundError`, `LeaseHeldError`."""
         path = self.path(run_id)

@@ -67,6 +67,16 @@ class Submits(Protocol):
 
 
 @runtime_checkable
+class Creates(Protocol):
+    """Writes a new run that appears at once with all its events, or not at all. `RunExistsError`: the id is taken.
+
+    For a store in which a crash may leave the first few events of one `append_many`.
+    """
+
+    def create(self, run_id: str, events: Sequence[Event]) -> None: ...
+
+
+@runtime_checkable
 class Forks(Protocol):
     """Copy a run in one write. `RunExistsError` if `dst_run_id` is taken, `RunNotFoundError` if there is no source.
 

@@ -83,6 +83,13 @@ class Keeper:
             if (lease := asked.leave()) is not None:
                 self._hold(lease, sent)
             raise
+        except (
+            GeneratorExit
+        ):  # the loop was closed: nobody can wait any more, for a release neither
+            self._asked = None
+            if (lease := asked.leave()) is not None:
+                hold(store, lease, ())
+            raise
 
     def _hold(self, lease: Lease, sent: float) -> None:
         self.lease, self._asked = lease, None
@@ -198,6 +205,7 @@ class _Asked:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._loop = asyncio.get_running_loop()
         self._given: Lease | None = None
         self._is_left = False
         self.is_refused = False
@@ -210,7 +218,7 @@ class _Asked:
             raise
         with self._lock:
             self._given, is_left = lease, self._is_left
-        if is_left:
+        if is_left or self._loop.is_closed():  # then nobody is ever told
             store.release(lease)
         return lease
 

@@ -202,6 +202,8 @@ async def uninterrupted(work: Awaitable[_Result]) -> _Result:
         except asyncio.CancelledError as error:
             cancelled = error  # ours, or the task's own: then the loop ends
         except BaseException:
+            if not task.done():  # the loop was closed: nobody can wait any more
+                raise
             break
     if cancelled is None or task.cancelled():
         return task.result()

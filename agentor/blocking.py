@@ -74,12 +74,12 @@ class _Started(Future[_Result], Generic[_Result]):
         self._task.add_done_callback(self._finish)
 
     def _finish(self, task: asyncio.Task[_Result]) -> None:
-        if task.cancelled():
-            self.set_exception(asyncio.CancelledError())
-        elif (error := task.exception()) is not None:
+        try:
+            result = task.result()
+        except BaseException as error:  # a cancellation with its notes, too
             self.set_exception(error)
         else:
-            self.set_result(task.result())
+            self.set_result(result)
 
     def stop(self) -> None:
         """Cancel the work and return when it has ended, so that all it leaves behind is on disk."""
@@ -125,10 +125,23 @@ def _wait(work: _Started[_Result]) -> _Result:
             # Python's handlers: it has to come back by itself.
             concurrent.futures.wait([work], timeout=SIGNALS_S)
         return work.result()
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit) as interrupt:
         if not work.done():
             work.stop()
+        if work.done():
+            _tell_what_there_is(interrupt, work)
         raise
+
+
+def _tell_what_there_is(interrupt: BaseException, work: Future[Any]) -> None:
+    """The interrupt is all that the caller hears of, so it names the run that is there now."""
+    error = work.exception()
+    if error is None:
+        if run_id := getattr(work.result(), "run_id", None):
+            interrupt.add_note(f"It had ended by then, as run {run_id!r}.")
+    elif error is not interrupt:
+        for note in getattr(error, "__notes__", ()):
+            interrupt.add_note(note)
 
 
 def twin(

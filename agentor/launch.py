@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -24,7 +24,7 @@ from agentor.engine.decide import resumption, snap
 from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
-from agentor.engine.recorder import Recorder, off_loop
+from agentor.engine.recorder import Recorder, off_loop, uninterrupted
 from agentor.engine.replay import RunState, evolve
 from agentor.engine.request import SYSTEM_ROLES
 from agentor.engine.runner import AgentSpec, Runner
@@ -142,22 +142,31 @@ class Launch:
             self._check_change(run_id, state, events, "the fork of run")
             self._reopening(run_id, state, messages)
         keeper = Keeper(self.store, new_run_id() if fork_id is None else check_run_id(fork_id))
+        agent, is_copied = self.spec.agent if goes_on else None, False
+
+        def copy() -> None:
+            nonlocal is_copied
+            self._copy(run_id, keeper.run_id, at, messages, agent)
+            is_copied = True
+
+        try:
+            return await self._go_on_with_copy(keeper, goes_on, copy)
+        except BaseException as error:  # also who cancels must know what there is to go on with
+            if is_copied:
+                error.add_note(f"The fork is run {keeper.run_id!r}: resume it, or fork again.")
+            raise
+
+    async def _go_on_with_copy(
+        self, keeper: Keeper, goes_on: bool, copy: Callable[[], None]
+    ) -> RunResult:
         try:
             if goes_on and forks_at_once(self.store):
                 await self._acquire_unborn(keeper)
-            agent = self.spec.agent if goes_on else None
-            await off_loop(self.store, self._copy, run_id, keeper.run_id, at, messages, agent)
-            return await self._go_on_with_copy(keeper, goes_on)
+            await uninterrupted(off_loop(self.store, copy))
+            known = await self._load(keeper.run_id)
+            return await self._resume(keeper.run_id, known, goes_on, keeper)
         finally:
             await keeper.release()
-
-    async def _go_on_with_copy(self, keeper: Keeper, is_checked: bool) -> RunResult:
-        try:
-            known = await self._load(keeper.run_id)
-            return await self._resume(keeper.run_id, known, is_checked, keeper)
-        except Exception as error:
-            error.add_note(f"The fork is run {keeper.run_id!r}: resume it, or fork again.")
-            raise
 
     async def read(self, run_id: str) -> RunResult:
         """The run as its log has it. Writes nothing."""

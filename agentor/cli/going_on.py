@@ -126,7 +126,6 @@ def fork(
         result = _watched(
             f"forking {run_id}",
             lambda: agent.fork(run_id, text, fork_id=fork_id, at=at, max_turns=max_turns),
-            run_id,
         )
     tell_where_it_branched(result, at)
     tell(result, as_json, agent.store, target)
@@ -149,8 +148,9 @@ def _tell_what_acts(agent: Agentor, run_id: str, copies: bool) -> None:
         click.echo(one_line(told, 500), err=True)
 
 
-def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult:
-    """Do the work, with a sign of life on a terminal. An error that is not ours ends it as one line, too.
+def _watched(what: str, work: Callable[[], RunResult], run_id: str | None = None) -> RunResult:
+    """Do the work, with a sign of life on a terminal. An error that is not ours ends it as one line, too. `run_id`: the run
+    that an interrupt leaves; a fork names itself.
 
     What is wrong with the words of the command has been found before, so a `ConfigError` is a refusal: of this run, or of
     this seq.
@@ -165,7 +165,8 @@ def _watched(what: str, work: Callable[[], RunResult], run_id: str) -> RunResult
     except AgentorError:
         raise
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note(f"Run {run_id} is saved up to here and can be resumed.")
+        if run_id is not None:
+            interrupt.add_note(f"Run {run_id} is saved up to here and can be resumed.")
         raise told(interrupt, Interrupted) from interrupt
     except Exception as error:
         raise told(error) from error

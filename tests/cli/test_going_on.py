@@ -57,6 +57,23 @@ def test_ctrl_c_says_that_the_run_is_saved(
     assert result.exit_code == 130
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_ctrl_c_of_a_fork_names_the_fork_and_not_its_parent(
+    program: Program, stored: str, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        interrupt = KeyboardInterrupt()
+        if is_there:
+            interrupt.add_note("The fork is run 'f': resume it, or fork again.")
+        raise interrupt
+
+    monkeypatch.setattr(Agentor, "fork", interrupted)
+    result = program("fork", "app.py:agent", "killed", "--store", stored)
+    assert ("The fork is run 'f'" in result.stderr) == is_there
+    assert "can be resumed" not in result.stderr
+    assert result.exit_code == 130
+
+
 def test_resume_uses_the_agents_own_store_unless_another_is_named(
     program: Program, place: Path
 ) -> None:

@@ -20,7 +20,7 @@ from agentor.cli.options import Failure, Verb, debug_option, json_option, store_
 from agentor.cli.overview import DAMAGED, Overview
 from agentor.cli.plain import exact, one_line
 from agentor.cli.stores import existing_store
-from agentor.cli.timeline import call_text, duration
+from agentor.cli.timeline import between, call_text
 from agentor.consent import decide_call, find_pending, only_question, pending_of, settle_call
 from agentor.engine import clock, strict_json
 from agentor.engine.events import APPROVAL, Event, PendingCall
@@ -148,7 +148,7 @@ def _written(call: PendingCall) -> str:
 def _since(since: float | None) -> str:
     if since is None:
         return ""
-    return f"since {console.moment(since)} ({duration(clock.now() - since)})"
+    return f"since {console.moment(since)} ({between(since, clock.now())})"
 
 
 @click.command(

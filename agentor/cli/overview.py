@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from agentor.cli.stores import looked_at
-from agentor.cli.timeline import duration, where_it_stands
+from agentor.cli.timeline import between, where_it_stands
 from agentor.engine import events as ev
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import replay
@@ -75,8 +75,8 @@ class Overview:
         if self.started_at is None:
             return ""
         if self.ended_at is None:
-            return f"{duration(now - self.started_at)} so far"
-        return duration(self.ended_at - self.started_at)
+            return f"{between(self.started_at, now)} so far"
+        return between(self.started_at, self.ended_at)
 
 
 def overview(run_id: str, log: Iterable[Event]) -> Overview:

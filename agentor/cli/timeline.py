@@ -185,7 +185,15 @@ def tokens(usage: Usage | None) -> str:
 def took(event: Event) -> str:
     if event.started_at is None or event.ended_at is None:
         return ""
-    return duration(event.ended_at - event.started_at)
+    return between(event.started_at, event.ended_at)
+
+
+def between(started_at: float, ended_at: float) -> str:
+    """How long it took; "?" where a foreign log calls something a time that is none."""
+    try:
+        return duration(ended_at - started_at)
+    except OverflowError:  # a whole number beyond all floats
+        return "?"
 
 
 def duration(seconds: float) -> str:

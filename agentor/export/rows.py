@@ -6,6 +6,7 @@ given up later. `messages` are the conversation as it stands at the end of the l
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -283,7 +284,8 @@ def _times(event: Event) -> Row:
 def _span(started_at: float | None, ended_at: float | None) -> Row:
     seconds = None
     if started_at is not None and ended_at is not None:
-        seconds = round(ended_at - started_at, 6)
+        with contextlib.suppress(OverflowError):  # a whole number beyond all floats
+            seconds = round(float(ended_at) - float(started_at), 6)
     return {"started_at": _moment(started_at), "ended_at": _moment(ended_at), "seconds": seconds}
 
 

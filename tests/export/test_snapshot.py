@@ -463,3 +463,16 @@ def test_a_snapshot_may_be_open_in_the_same_process_as_the_live_store(
     add(database, "run", story[3:])
     assert database.load("run") == story
     assert database.integrity_check() == []
+
+
+@pytest.mark.parametrize("began", [10**400, -(10**400), 1.7e308, 0.5], ids=lambda n: str(n)[:8])
+@pytest.mark.parametrize("ended", [10**400, -(10**400), -1.7e308, 2.5], ids=lambda n: str(n)[:8])
+def test_what_a_foreign_log_calls_a_time_and_is_none_leaves_its_column_empty(
+    store: Any, story: list[Event], tmp_path: Path, began: float, ended: float
+) -> None:
+    add(store, "odd", [event.with_(started_at=began, ended_at=ended) for event in story])
+    snapshot = write_snapshot(store, tmp_path / "out.db")
+    assert snapshot.damaged == []
+    (row,) = query(tmp_path / "out.db", "SELECT started_at, ended_at, seconds FROM tool_calls")
+    assert (row["started_at"] is None, row["ended_at"] is None) == (began != 0.5, ended != 2.5)
+    assert (row["seconds"] is None) == (10**400 in (abs(began), abs(ended)))

@@ -68,7 +68,7 @@ class Keeper:
 
     async def _ask(self, store: Leases) -> None:
         self._owner = self._owner or owner_id()
-        self._asked = asked = _Asked()
+        self._asked = asked = _Asked(asyncio.get_running_loop())
         sent = clock.monotonic()
         asking = off_loop(store, asked.acquire, store, self.run_id, self._owner, self._ttl_s)
         try:
@@ -203,9 +203,9 @@ class Keeper:
 class _Asked:
     """One question for a lease, asked on the store's thread, which goes on if nobody waits for it any more."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self._lock = threading.Lock()
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop  # of whoever is to be told
         self._given: Lease | None = None
         self._is_left = False
         self.is_refused = False
@@ -218,7 +218,7 @@ class _Asked:
             raise
         with self._lock:
             self._given, is_left = lease, self._is_left
-        if is_left or self._loop.is_closed():  # then nobody is ever told
+        if is_left or (self._loop is not None and self._loop.is_closed()):
             store.release(lease)
         return lease
 

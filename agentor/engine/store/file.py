@@ -153,7 +153,7 @@ class FileStore(Tailing):
         """Write a new run that appears with all its events, or not at all. `RunExistsError`, `LeaseHeldError`."""
         target = self.path(run_id)
         content = _lines(bodies_after(run_id, 0, events))
-        with _store_errors(target):
+        with saving(target):
             self._locks.check(run_id, None)
             self._create_whole(run_id, target, content)
         self._bell.ring(run_id)

@@ -12,7 +12,7 @@ from agentor.engine import clock
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import uninterrupted
 from agentor.engine.store.protocol import Lease
-from tests.engine.test_lease_keeper import Book
+from tests.engine.lease_book import Book
 from tests.engine.test_leases import TestClock
 
 

@@ -1,4 +1,4 @@
-"""What would lose commits without a sound is refused: a second SQLite, a foreign descriptor, a network disk."""
+"""What would lose commits without a sound is refused: a second SQLite, a foreign descriptor, a network disk, a second name."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from agentor.engine.events import Event
 from agentor.engine.store import SQLiteStore, sqlite_guard
+from agentor.engine.store.sqlite_makeshift import holds_runs
 from agentor.errors import StoreError
 
 
@@ -119,6 +120,50 @@ def test_a_system_that_does_not_tell_its_mounts_is_trusted(
 ) -> None:
     monkeypatch.setattr(sqlite_guard, "_MOUNTS", str(tmp_path / "missing"))
     SQLiteStore(path).close()
+
+
+def test_a_file_with_a_second_name_is_refused_by_both_before_its_wal_is_touched(path: Path) -> None:
+    SQLiteStore(path).close()
+    other = path.with_name("other.db")
+    other.hardlink_to(path)
+    before = path.read_bytes(), sorted(path.parent.iterdir())
+    for name in (path, other):
+        for look in (SQLiteStore, lambda name: holds_runs(str(name))):
+            with pytest.raises(StoreError, match="2 names.*Remove the other names.*copy the file"):
+                look(name)
+    assert (path.read_bytes(), sorted(path.parent.iterdir())) == before
+    other.unlink()
+    SQLiteStore(path).close()
+
+
+def test_a_name_that_a_file_gets_while_it_is_open_is_refused_and_its_first_goes_on(
+    path: Path,
+) -> None:
+    other = path.with_name("other.db")
+    with SQLiteStore(path) as store:
+        other.hardlink_to(path)
+        with pytest.raises(StoreError, match="2 names"):
+            SQLiteStore(other)
+        store.append("run", Event("message"))
+    other.unlink()
+    with SQLiteStore(path) as store:
+        assert store.list_runs() == ["run"]
+
+
+def test_a_file_that_is_mounted_alone_is_refused_and_one_in_a_mounted_directory_is_not(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SQLiteStore(path).close()
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    escaped = str(path).replace(" ", "\\040")
+    mounts(monkeypatch, tmp_path, f"disk / ext4 rw 0 0\ndisk {escaped} ext4 rw 0 0\n")
+    for name in (path, link):
+        with pytest.raises(StoreError, match="itself is a mount point.*Mount the directory"):
+            SQLiteStore(name, allow_network_filesystem=True)
+    mounts(monkeypatch, tmp_path, f"disk / ext4 rw 0 0\ndisk {path.parent} ext4 rw 0 0\n")
+    for name in (path, link):
+        SQLiteStore(name).close()
 
 
 def test_a_store_that_was_dropped_without_close_gives_the_file_back(path: Path) -> None:

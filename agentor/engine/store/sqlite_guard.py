@@ -3,7 +3,8 @@
 The file locks of POSIX belong to a process, not to a descriptor: closing *any* descriptor of a file drops all
 locks the process has on it. apsw brings an SQLite of its own, so the stdlib's `sqlite3` on the same file in the
 same process is a second library that knows nothing of the first one's locks, and takes them away. A forked
-child inherits connections whose locks it does not have. A network file system may not lock at all.
+child inherits connections whose locks it does not have. A network file system may not lock at all. And the WAL, where
+the last commits are, belongs to the file's name and not to the file: by another name they are not there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ _NETWORK = frozenset(
 )
 _NETWORK_PREFIXES = ("smb", "fuse.gluster", "fuse.ceph", "fuse.s3", "fuse.gcs", "fuse.rclone")
 _MOUNTS = "/proc/self/mounts"
+_BY_NAME = (
+    "SQLite keeps the last commits beside the name a file was opened by, so whoever opens it by another name misses "
+    "them, and writes over them."
+)
 
 _in_use: Counter[Identity] = Counter()  # files that stores of this process have open
 _lock = threading.RLock()
@@ -78,21 +83,43 @@ def refuse_network_file_system(path: str) -> None:
         )
 
 
+def refuse_second_name(path: str) -> None:
+    """`StoreError` if the file at `path` has another name, by a hard link or since it is mounted alone."""
+    names = os.stat(path).st_nlink
+    if names > 1:
+        raise StoreError(
+            f"{path}: the file has {names} names (hard links). {_BY_NAME} Remove the other names, but keep the one that has "
+            f"a -wal beside it (`find DIRECTORY -samefile {path}` finds them), make them symbolic links, or close the "
+            "store everywhere and copy the file"
+        )
+    real = os.path.realpath(path)
+    if any(point == real for point, _ in _mounts()):
+        raise StoreError(
+            f"{path}: the file itself is a mount point, so that it has another name elsewhere. {_BY_NAME} Mount the "
+            "directory that the file is in, or copy the file once the store is closed everywhere"
+        )
+
+
 def _file_system(path: str) -> str:
     """The type of the file system that `path` is on, '' where the system does not tell."""
-    try:
-        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
-            entries = [line.split()[1:3] for line in mounts]
-    except OSError:
-        return ""
     real = os.path.realpath(path)
     kind, longest = "", -1
-    for point, found in entries:
-        point = point.encode().decode("unicode_escape")  # a space is written \040
+    for point, found in _mounts():
         inside = real == point or real.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= longest:  # a later mount hides an earlier one at the same place
             kind, longest = found, len(point)
     return kind
+
+
+def _mounts() -> list[tuple[str, str]]:
+    """Mount points and their types, as the system tells them; [] where it does not."""
+    try:
+        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
+            entries = [line.split()[1:3] for line in mounts]
+    except OSError:
+        return []
+    # A space is written \040.
+    return [(point.encode().decode("unicode_escape"), kind) for point, kind in entries]
 
 
 def _refuse_foreign_descriptors(path: str, found: Identity) -> None:

@@ -25,6 +25,7 @@ from agentor.engine.store.sqlite_file import (
     store_errors,
     version_of,
 )
+from agentor.engine.store.sqlite_guard import refuse_second_name
 from agentor.errors import ConfigError, StoreError
 
 _FULL = "the disk is full, so that nothing is saved: what is there can be read; make space and try again"
@@ -62,6 +63,7 @@ def makeshift(settings: Settings, error: StoreError) -> Makeshift | None:
 def holds_runs(path: str) -> bool:
     """Whether the file has our tables already, without changing it. `ConfigError` if it is no database."""
     settings = Settings.checked(path, 10.0, "FULL", None)
+    refuse_second_name(settings.path)
     try:
         with store_errors(path):
             return _version(settings, _shared) > 0

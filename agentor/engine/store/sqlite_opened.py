@@ -45,6 +45,7 @@ class OpenedFile:
         if not allow_network_filesystem:
             guard.refuse_network_file_system(self.path)
         create_private(self.path)
+        guard.refuse_second_name(self.path)
         self._opening = threading.Lock()
         self._makeshift: Makeshift | None = None  # while it can only be read, and has no writer
         with guard.opening(self.path) as self._identity:

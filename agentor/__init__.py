@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         StatementError,
         StoreClosedError,
         StoreError,
+        UnfinishedDeleteError,
     )
     from agentor.plan import Plan
     from agentor.streaming import StreamItem
@@ -67,6 +68,7 @@ _HOMES = {
         "StatementError",
         "StoreClosedError",
         "StoreError",
+        "UnfinishedDeleteError",
     ],
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
@@ -104,6 +106,7 @@ __all__ = [
     "StoreError",
     "StreamItem",
     "Tool",
+    "UnfinishedDeleteError",
     "Unknown",
     "Usage",
     "function_tool",

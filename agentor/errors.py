@@ -7,6 +7,7 @@
     │  ├─ RunNotFoundError (KeyError)
     │  ├─ RunExistsError (ValueError)
     │  ├─ StoreClosedError              it never saves again: stop this worker
+    │  ├─ UnfinishedDeleteError         the runs are deleted, the room they took is not all given back
     │  └─ StatementError                a statement of a transactional tool was refused: see its `kind`
     ├─ LeaseError
     │  ├─ LeaseHeldError                somebody else works on the run: try later
@@ -25,6 +26,10 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentor.engine.store.protocol import Removed
 
 
 class AgentorError(Exception):
@@ -92,6 +97,24 @@ class StoreClosedError(StoreError):
 
     def __init__(self, store: str) -> None:
         super().__init__(f"{store}: this store is closed; open a new one")
+
+
+class UnfinishedDeleteError(StoreError):
+    """Runs are deleted, those of `removed` and no others; then a step failed, and the room they took is not all free.
+
+    `removed.events` and `.bytes` count what was taken away so far. The next `delete` or `prune` of any run goes on with it.
+    """
+
+    def __init__(self, removed: Removed, reason: str) -> None:
+        self.removed = removed
+        run_ids = removed.run_ids
+        named = ", ".join(map(repr, run_ids[:5])) + (", ..." if len(run_ids) > 5 else "")
+        who = f"run {named} is" if len(run_ids) == 1 else f"{len(run_ids):,} runs are"
+        which = "" if len(run_ids) == 1 else f" ({named})"
+        super().__init__(
+            f"{who} deleted{which}, but the step after that failed, and the room that was taken is not all given back: "
+            f"the next delete or prune goes on with that. {reason}"
+        )
 
 
 class StatementError(StoreError):

@@ -20,7 +20,13 @@ from agentor.cli.stores import existing_store
 from agentor.cli.wording import counted
 from agentor.engine import clock
 from agentor.engine.store.protocol import Deletes, Removed, Store, check_run_id
-from agentor.errors import ConfigError, LeaseHeldError, RunNotFoundError
+from agentor.errors import (
+    ConfigError,
+    LeaseHeldError,
+    RunNotFoundError,
+    StoreError,
+    UnfinishedDeleteError,
+)
 
 _HEADINGS = ("run", "status", "agent", "turns", "started")
 _SHOWN = 20  # runs of a table that may have thousands
@@ -100,7 +106,11 @@ def prune(
         if told.run_ids:
             _ask(store, told.run_ids, yes)
         own = _own_events(store, told.run_ids)
-        done = deletes.prune(**chosen)
+        try:
+            done = deletes.prune(**chosen)
+        except UnfinishedDeleteError as error:
+            _tell(store, error.removed, as_json)
+            raise
         _tell(store, done, as_json)
         _tell_what_stays(own, done)
 
@@ -129,7 +139,17 @@ def delete(run_ids: tuple[str, ...], yes: bool, store_path: str | None, as_json:
                 raise RunNotFoundError(name)
         _ask(store, names, yes)
         own = _own_events(store, names)
-        done = _sum([_delete(deletes, name) for name in names])
+        parts: list[Removed] = []
+        try:
+            for name in names:
+                parts.append(_delete(deletes, name))
+        except StoreError as error:
+            if isinstance(error, UnfinishedDeleteError):
+                parts.append(error.removed)
+            if parts:
+                _tell(store, _sum(parts), as_json)
+            raise
+        done = _sum(parts)
         _tell(store, done, as_json)
         _tell_what_stays(own, done)
     if done.held:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from click.testing import CliRunner
 from stored_runs import BODIES, Program, read_json, write
 
 from agentor.cli import keeping, main
+from agentor.engine.store.protocol import Removed
+from agentor.errors import StoreError, UnfinishedDeleteError
 from agentor.inputs import open_store
 
 
@@ -122,6 +125,58 @@ def test_a_run_that_somebody_works_on_is_spared_and_told(program: Program, store
     assert "spared" in result.stderr
     assert left(stored) == ["finished"]
     store.close()
+
+
+@pytest.mark.parametrize(
+    "words", [("prune", "--status", "completed"), ("delete", "third", "finished")]
+)
+def test_a_delete_that_fails_on_the_way_tells_what_is_gone_and_exits_with_1(
+    program: Program, stored: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    write(stored, "third", BODIES)
+    store: Any = open_store(stored)
+    store.close()
+
+    def fail(self: Any, *_: Any, **__: Any) -> Removed:
+        raise UnfinishedDeleteError(Removed(["third"], [], 5, 50), "The disk is full.")
+
+    for verb in ("delete", "prune"):
+        monkeypatch.setattr(type(store), verb, _dry_or(getattr(type(store), verb), fail))
+    result = program(*words, "--yes", "--json", "--store", stored)
+    assert result.exit_code == 1
+    told = {"dry_run": False, "run_ids": ["third"], "held": [], "events": 5, "bytes": 50}
+    assert json.loads(result.stdout) == told
+    assert "run 'third' is deleted" in result.stderr
+    assert "The disk is full" in result.stderr
+    told_to_people = program(*words, "--yes", "--store", stored)
+    assert told_to_people.stdout == "1 run deleted: 5 events, 50 bytes.\n"
+
+
+def _dry_or(right: Any, fail: Any) -> Any:
+    return lambda *given, **named: (right if named.get("dry_run") else fail)(*given, **named)
+
+
+def test_a_delete_of_several_runs_that_fails_at_one_tells_of_those_before(
+    program: Program, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = open_store(stored)
+    store.close()
+    delete = type(store).delete
+
+    def full(self: Any, run_id: str) -> Removed:
+        if run_id == "killed":
+            raise StoreError("the disk is full")
+        done: Removed = delete(self, run_id)
+        return done
+
+    monkeypatch.setattr(type(store), "delete", full)
+    result = program("delete", "finished", "killed", "--yes", "--store", stored)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("1 run deleted: 7 events, ")
+    assert "the disk is full" in result.stderr
+    assert left(stored) == ["killed"]
+    result = program("delete", "killed", "--yes", "--json", "--store", stored)
+    assert (result.exit_code, result.stdout) == (1, "")
 
 
 def test_runs_as_a_tree_puts_forks_under_their_parents(program: Program, stored: str) -> None:

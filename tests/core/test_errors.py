@@ -8,6 +8,11 @@ import pytest
 
 from agentor import errors
 from agentor.engine.store.owner import owner_id
+from agentor.engine.store.protocol import Removed
+
+
+def gone(*run_ids: str) -> Removed:
+    return Removed(list(run_ids), [], 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +29,13 @@ from agentor.engine.store.owner import owner_id
         (errors.LeaseLostError("r"), "the lease on run 'r' was lost. This worker has stopped"),
         (errors.LeaseLostError("r", "b"), "was lost; it is now held by b. This worker"),
         (errors.StoreClosedError("runs.db"), "runs.db: this store is closed; open a new one"),
+        (errors.UnfinishedDeleteError(gone("r"), "full."), "run 'r' is deleted, but the step"),
+        (errors.UnfinishedDeleteError(gone(*"ab"), ""), "2 runs are deleted ('a', 'b'), but"),
+        (errors.UnfinishedDeleteError(gone(*"abcdef"), "full."), "('a', 'b', 'c', 'd', 'e', ...)"),
+        (
+            errors.UnfinishedDeleteError(gone("r"), "full."),
+            "next delete or prune goes on with that. full.",
+        ),
         (errors.AskedAgainError("r", "c", 7), "asked about again, at seq 7: look at what waits"),
         (errors.StatementError("no table"), "no table"),
         (errors.ModelError("busy", retryable=True), "busy"),
@@ -52,6 +64,8 @@ def test_errors_carry_their_facts() -> None:
     again = errors.AskedAgainError("r", "c", 7)
     assert (again.run_id, again.call_id, again.question) == ("r", "c", 7)
     assert errors.RunNotFoundError("r").run_id == errors.RunExistsError("r").run_id == "r"
+    removed = gone("r")
+    assert errors.UnfinishedDeleteError(removed, "full").removed is removed
     assert errors.StatementError("x").kind == "failed"
     assert errors.StatementError("x", "constraint").kind == "constraint"
     assert not errors.ModelError("x").retryable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from agentor.engine.events import Event
 from agentor.engine.store import SQLiteStore, fork_run, sqlite_deleting
-from agentor.errors import LogCorruptError
+from agentor.engine.store.protocol import Removed
+from agentor.errors import LogCorruptError, StoreError, UnfinishedDeleteError
 
 
 @pytest.fixture
@@ -156,6 +158,87 @@ def test_a_deletion_that_was_cut_off_is_not_seen_and_is_finished_by_the_next(pat
         assert (told.run_ids, told.events) == (["done"], 17)
         assert store.prune(keep=0) == told
         assert store.counts() == {"runs": 1, "events": 6}
+
+
+FAILING = ["mark", "step", "vacuum_step"]
+NOTHING = Removed([], [], 0, 0)
+
+
+def outcome(call: Callable[[], Removed]) -> Removed | StoreError:
+    try:
+        return call()
+    except StoreError as error:
+        return error
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, name: str, turn: int) -> None:
+    """The disk is full when a function of deleting is called for the `turn`-th time, and from then on."""
+    right, turns = getattr(sqlite_deleting, name), iter(range(1, 1000))
+
+    def full(*given: Any, **named: Any) -> Any:
+        if next(turns) >= turn:
+            raise apsw.FullError("full")
+        return right(*given, **named)
+
+    monkeypatch.setattr(sqlite_deleting, name, full)
+
+
+@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize("turn", [1, 2])
+@pytest.mark.parametrize("verb", ["delete", "prune"])
+def test_whatever_step_of_a_delete_fails_it_tells_exactly_which_runs_are_gone(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, name: str, turn: int, verb: str
+) -> None:
+    monkeypatch.setattr(sqlite_deleting, "EVENTS_PER_STEP", 20)
+    monkeypatch.setattr("agentor.engine.store.sqlite._RUNS_PER_STEP", 1)
+    for run_id in "abc":
+        fill(store, run_id, 50, size=1000)
+        store.append(run_id, Event("run_end", status="completed"))
+    events = store.counts()["events"]
+    with monkeypatch.context() as failing:
+        fail_at(failing, name, turn)
+        told = outcome(lambda: store.delete("b") if verb == "delete" else store.prune(keep=1))
+    removed = getattr(told, "removed", NOTHING) if isinstance(told, StoreError) else told
+    if isinstance(told, UnfinishedDeleteError):
+        assert removed.run_ids
+        assert all(repr(run_id) in str(told) for run_id in removed.run_ids)
+    elif isinstance(told, StoreError):
+        assert "nothing of this step was saved" in str(told)
+    assert store.list_runs() == [each for each in "abc" if each not in removed.run_ids]
+    assert store.counts()["events"] == events - removed.events
+    assert store.integrity_check() == []
+
+
+def test_the_room_of_a_delete_that_failed_is_given_back_by_the_next_delete_or_prune(
+    store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run_id in ("deleted", "next"):
+        fill(store, run_id, 5)
+    fork_run(store, "deleted", "fork", at=2)
+    verbs = (lambda: store.delete("next"), lambda: store.prune(keep=100))
+    for finish, run_id in zip(verbs, ("deleted", "fork"), strict=True):
+        with monkeypatch.context() as failing:
+            fail_at(failing, "step", 1)
+            with pytest.raises(UnfinishedDeleteError) as failed:
+                store.delete(run_id)
+        assert failed.value.removed == Removed([run_id], [], 0, 0)
+        finish()
+        assert store.integrity_check() == []
+        assert store.counts()["events"] == (3 if run_id == "deleted" else 0)
+    assert rows(path, "agentor_runs") == 0
+
+
+def test_a_sweep_does_not_look_again_at_what_forks_need(store: SQLiteStore) -> None:
+    fill(store, "parent", 9)
+    for number in range(3):
+        fork_run(store, "parent", f"{number}", at=3 * (number + 1))
+    store.delete("parent")
+    assert store._read(sqlite_deleting.left_behind) == ["parent"]
+    assert store._read(sqlite_deleting.unfinished) == []
+    for number, left in ((2, 6), (0, 6), (1, 0)):
+        store.delete(f"{number}")
+        assert store._read(sqlite_deleting.unfinished) == []
+        assert len(store._read(sqlite_deleting.left_behind)) == bool(left)
 
 
 def test_a_new_run_under_the_id_of_a_half_deleted_one_begins_at_seq_one(store: SQLiteStore) -> None:

@@ -129,7 +129,7 @@ def test_a_file_with_a_second_name_is_refused_by_both_before_its_wal_is_touched(
     before = path.read_bytes(), sorted(path.parent.iterdir())
     for name in (path, other):
         for look in (SQLiteStore, lambda name: holds_runs(str(name))):
-            with pytest.raises(StoreError, match="2 names.*Remove the other names.*copy the file"):
+            with pytest.raises(StoreError, match=r"2 names.*Remove the other names.*copy the file"):
                 look(name)
     assert (path.read_bytes(), sorted(path.parent.iterdir())) == before
     other.unlink()
@@ -159,7 +159,7 @@ def test_a_file_that_is_mounted_alone_is_refused_and_one_in_a_mounted_directory_
     escaped = str(path).replace(" ", "\\040")
     mounts(monkeypatch, tmp_path, f"disk / ext4 rw 0 0\ndisk {escaped} ext4 rw 0 0\n")
     for name in (path, link):
-        with pytest.raises(StoreError, match="itself is a mount point.*Mount the directory"):
+        with pytest.raises(StoreError, match=r"itself is a mount point.*Mount the directory"):
             SQLiteStore(name, allow_network_filesystem=True)
     mounts(monkeypatch, tmp_path, f"disk / ext4 rw 0 0\ndisk {path.parent} ext4 rw 0 0\n")
     for name in (path, link):

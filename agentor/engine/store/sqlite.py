@@ -200,12 +200,16 @@ class SQLiteStore(OpenedFile, Tailing):
         """Take a run away, and what no fork needs of it. `RunNotFoundError`; `LeaseHeldError` while it is held.
 
         It is gone at once; its events go in small transactions, and the space they took is given back.
+        `UnfinishedDeleteError`: it is gone, but one of these steps failed.
         """
         check_run_id(run_id)
-        self._write(lambda connection: deleting.mark(connection, run_id))
-        self._bell.ring(run_id)
-        sweep = self._sweep([run_id])
-        return Removed([run_id], [], sweep.events, sweep.bytes)
+        sweep = deleting.Sweep()
+        with sweep.told():
+            self._write(lambda connection: deleting.mark(connection, run_id))
+            sweep.deleted.append(run_id)
+            self._bell.ring(run_id)
+            self._take_away(sweep)
+        return sweep.removed()
 
     def prune(
         self,
@@ -215,19 +219,23 @@ class SQLiteStore(OpenedFile, Tailing):
         keep: int | None = None,
         dry_run: bool = False,
     ) -> Removed:
-        """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`."""
+        """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`.
+
+        `UnfinishedDeleteError`: those that it names are deleted, then a step failed.
+        """
         choice = Choice.checked(older_than, status, keep)
         chosen = choice.of(self._read(runs.ages))
         if dry_run:
             return self._read(lambda connection: deleting.foretold(connection, chosen))
-        marked, held = [], []
-        for first in range(0, len(chosen), _RUNS_PER_STEP):
-            some = chosen[first : first + _RUNS_PER_STEP]
-            gone, spared = self._write(partial(deleting.mark_chosen, chosen=some))
-            marked += gone
-            held += spared
-        sweep = self._sweep(self._read(deleting.left_behind))
-        return Removed(marked, held, sweep.events, sweep.bytes)
+        sweep = deleting.Sweep()
+        with sweep.told():
+            for first in range(0, len(chosen), _RUNS_PER_STEP):
+                some = chosen[first : first + _RUNS_PER_STEP]
+                gone, spared = self._write(partial(deleting.mark_chosen, chosen=some))
+                sweep.deleted += gone
+                sweep.held += spared
+            self._take_away(sweep)
+        return sweep.removed()
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """The right to append to a run for `ttl_s` seconds; `LeaseHeldError` while a living other has it."""
@@ -327,13 +335,12 @@ class SQLiteStore(OpenedFile, Tailing):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _sweep(self, run_ids: list[str]) -> deleting.Sweep:
-        sweep = deleting.Sweep(run_ids)
+    def _take_away(self, sweep: deleting.Sweep) -> None:
+        sweep.run_ids = self._read(deleting.unfinished)
         while sweep.run_ids:
             self._write(partial(deleting.step, sweep=sweep))
         while self._write(deleting.vacuum_step):
             pass
-        return sweep
 
     def last_position(self) -> int:
         return self._read(log.last_position)

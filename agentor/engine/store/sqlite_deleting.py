@@ -3,12 +3,15 @@
 A deleted run leaves every list in one short transaction. Then its events are taken away in steps of bounded size, from
 the last one backwards, down to the highest seq that a fork needs. What is left of it after that, if anything, is a
 nameless beginning for its forks: a row with `deleted_at`, which goes with the last of them. A process that is killed
-between two steps leaves events behind that nobody sees; the next pruning of the file takes them away.
+between two steps, or a step that fails, leaves events behind that nobody sees; the next delete or pruning of the file
+takes them away.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import apsw
@@ -16,7 +19,7 @@ import apsw
 from agentor.engine import clock
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store.protocol import Removed
-from agentor.errors import RunNotFoundError
+from agentor.errors import RunNotFoundError, StoreError, UnfinishedDeleteError
 
 EVENTS_PER_STEP = 1000
 PAGES_PER_STEP = 1000
@@ -45,6 +48,13 @@ RETURNING octet_length(body)
 """
 _PASS_ON = "UPDATE agentor_runs SET parent = :parent WHERE parent = :run_id"
 _LEFT_BEHIND = "SELECT run_id FROM agentor_runs WHERE deleted_at IS NOT NULL"
+_UNFINISHED = """
+SELECT run_id FROM (
+    SELECT run_id, parent_seq, last_seq,
+        (SELECT coalesce(max(parent_seq), 0) FROM agentor_runs WHERE parent = r.run_id) AS needed
+    FROM agentor_runs AS r WHERE deleted_at IS NOT NULL)
+WHERE last_seq > needed OR parent_seq >= needed
+"""
 _FORKS = "SELECT run_id, parent, parent_seq FROM agentor_runs WHERE parent IS NOT NULL"
 _WEIGHT = """
 SELECT count(*), coalesce(sum(octet_length(body)), 0)
@@ -54,16 +64,36 @@ FROM agentor_events WHERE run = (SELECT number FROM agentor_runs WHERE run_id = 
 
 @dataclass(slots=True)
 class Sweep:
-    """Deleted runs whose events are still to be taken away, and what was taken so far."""
+    """Deleted runs whose events are still to be taken away, and what was done so far."""
 
-    run_ids: list[str]
+    run_ids: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
     events: int = 0
     bytes: int = 0
+
+    def removed(self) -> Removed:
+        return Removed(self.deleted, self.held, self.events, self.bytes)
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Whatever fails once runs are deleted is told as that, and not as if nothing had been done."""
+        try:
+            yield
+        except StoreError as error:
+            if not self.deleted:
+                raise
+            raise UnfinishedDeleteError(self.removed(), str(error)) from error
 
 
 def left_behind(connection: apsw.Connection) -> list[str]:
     """Deleted runs of which something is still there: needed by forks, or not yet taken away."""
     return [str(run_id) for (run_id,) in connection.execute(_LEFT_BEHIND).fetchall()]
+
+
+def unfinished(connection: apsw.Connection) -> list[str]:
+    """Those of `left_behind` that a sweep has something to do about."""
+    return [str(run_id) for (run_id,) in connection.execute(_UNFINISHED).fetchall()]
 
 
 def mark(connection: apsw.Connection, run_id: str) -> None:

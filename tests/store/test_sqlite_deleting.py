@@ -10,8 +10,8 @@ from typing import Any
 import apsw
 import pytest
 
-from agentor.engine.events import Event
-from agentor.engine.store import SQLiteStore, fork_run, sqlite_deleting
+from agentor.engine.events import Event, Usage
+from agentor.engine.store import SQLiteStore, fork_run, sqlite_deleting, sqlite_log
 from agentor.engine.store.protocol import Removed
 from agentor.errors import LogCorruptError, StoreError, UnfinishedDeleteError
 
@@ -283,6 +283,32 @@ def test_a_run_that_changed_since_it_was_chosen_is_spared(
     monkeypatch.setattr(sqlite_deleting, "mark_chosen", too_late)
     assert store.prune(keep=0).run_ids == []
     assert store.list_runs() == ["run"]
+
+
+def test_a_fork_whose_parent_is_made_anew_meanwhile_is_listed_as_what_it_has(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin(agent: str, turns: int) -> None:
+        start = Event("run_start", agent=agent, model=agent, started_at=float(turns))
+        used = Event("generation", usage=Usage(10, 1, 11))
+        store.append_many("run", [start, *[used] * turns, said("x")])
+
+    def too_early(*given: Any, **named: Any) -> Any:
+        there = summary_at(*given, **named)
+        monkeypatch.undo()
+        store.delete("run")
+        begin("new", 2)
+        return there
+
+    begin("old", 5)
+    summary_at = sqlite_log.summary_at
+    monkeypatch.setattr(sqlite_log, "summary_at", too_early)
+    store.fork("run", "fork", at=3)
+    assert [event.agent for event in store.load("fork")] == ["new", None, None]
+    row = store.runs(agent="new", newest=True, limit=1)[0]
+    assert (row.run_id, row.model, row.turns, row.usage) == ("fork", "new", 2, Usage(20, 2, 22))
+    assert store.list_runs(agent="old") == []
+    assert store.integrity_check() == []
 
 
 def test_a_damaged_run_can_be_deleted(path: Path) -> None:

@@ -116,8 +116,10 @@ class SQLiteStore(OpenedFile, Tailing):
         """
         check_run_id(src_run_id)
         check_run_id(dst_run_id)
-        # Events never change, so the part that is shared can be summed up before the transaction.
-        there = {} if at is None else self._read(partial(log.summary_at, run_id=src_run_id, at=at))
+        # Events never change, so the part that is shared can be summed up before the transaction, if the id stays its run's.
+        there = (
+            None if at is None else self._read(partial(log.summary_at, run_id=src_run_id, at=at))
+        )
         self._write(
             lambda connection: log.fork(connection, src_run_id, dst_run_id, at, event, there)
         )

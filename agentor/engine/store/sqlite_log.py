@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import apsw
 
@@ -26,6 +26,8 @@ SUMMARY = (
     *("status", "error", "agent", "model", "forked_from", "forked_at", "started_at", "ended_at"),
     *COUNTS,
 )
+SummaryAt: TypeAlias = tuple[int | None, dict[str, Any]]  # of which run, by its number
+
 _COPIED = ", ".join(SUMMARY)
 
 _PLACE = "SELECT number, last_seq FROM agentor_runs WHERE run_id = ? AND deleted_at IS NULL"
@@ -203,12 +205,13 @@ def fork(
     dst: str,
     at: int | None,
     event: Event | None,
-    there: dict[str, Any],
+    there: SummaryAt | None,
 ) -> None:
-    """Let `dst` share the events of `src` up to `at`; `there` is the summary of `src` at that place."""
-    last_seq = last_seq_of(connection, src)
-    if last_seq is None:
+    """Let `dst` share the events of `src` up to `at`; `there` is what `summary_at` said of that place before."""
+    place: Any = connection.execute(_PLACE, (src,)).get
+    if place is None:
         raise RunNotFoundError(src)
+    number, last_seq = place
     if connection.execute(_MAY_BE_A_PART, (src,)).get:
         check_whole(src, load(connection, src))
     if last_seq_of(connection, dst) is not None:
@@ -219,19 +222,26 @@ def fork(
     if at == last_seq:
         connection.execute(_FORK_WHOLE, {"src": src, "dst": dst, "now": now})
     else:
+        if there is None or there[0] != number:  # the id is another run's by now
+            there = summary_at(connection, src, at)
         row = {"src": src, "dst": dst, "at": at, "status": UNFINISHED, "now": now}
-        _update_run(connection, int(connection.execute(_FORK_EARLIER, row).get), at, now, there)
+        _update_run(connection, int(connection.execute(_FORK_EARLIER, row).get), at, now, there[1])
     append(connection, dst, fork_tail(event, at))
 
 
-def summary_at(connection: apsw.Connection, run_id: str, at: int) -> dict[str, Any]:
-    """`summary` of a run's events up to `at`, without reading most of them."""
+def summary_at(connection: apsw.Connection, run_id: str, at: int) -> SummaryAt:
+    """The number of a run and the `summary` of its events up to `at`, without reading most of them."""
     bindings = {"run_id": run_id, "at": at}
     kinds = {"start": RUN_START, "end": RUN_END, "fork": FORK}
-    milestones = connection.execute(_MILESTONES, bindings | kinds).fetchall()
-    sums: Any = connection.execute(_USAGE_UP_TO, bindings | {"generation": GENERATION}).fetchall()
+    with connection:  # all answers as of one moment
+        place: Any = connection.execute(_PLACE, (run_id,)).get
+        milestones = connection.execute(_MILESTONES, bindings | kinds).fetchall()
+        sums: Any = connection.execute(
+            _USAGE_UP_TO, bindings | {"generation": GENERATION}
+        ).fetchall()
     counts = {name: count for name, count in zip(COUNTS, sums[0], strict=True) if count}
-    return summary(_event_of(run_id, None, body) for (body,) in milestones) | counts
+    found = summary(_event_of(run_id, None, body) for (body,) in milestones)
+    return (None if place is None else place[0]), found | counts
 
 
 def summarise_anew(connection: apsw.Connection, run_id: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentor.engine.events import Event
@@ -55,6 +55,33 @@ def test_a_walk_through_the_pages_beside_deletes_gives_each_run_that_stays_once(
         stays = [f"r{number}" for number in range(12) if f"r{number}" not in gone]
         kept = [run_id for run_id in seen if run_id not in gone]
         assert kept == (stays[::-1] if backwards else stays)
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("make"), st.integers(0, 5)),
+            st.tuples(st.just("page"), st.integers(1, 3)),
+        ),
+        max_size=12,
+    ),
+    place=st.integers(0, 5),
+)
+@example(steps=[("page", 1), ("make", 0), ("make", 1)], place=4)
+def test_a_page_goes_on_from_where_the_last_list_has_shown_the_run_of_that_id(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], place: int
+) -> None:
+    path = tmp_path_factory.mktemp("shown") / "runs.db"
+    with filled(path, 6) as store, SQLiteStore(path) as other:
+        for step, number in steps:
+            if step == "page":
+                store.list_runs(limit=number)
+            else:
+                other.delete(f"r{number}")
+                other.append(f"r{number}", Event("run_start"))
+        shown = store.list_runs()
+        assert store.list_runs(after=shown[place]) == shown[place + 1 :]
+        assert store.list_runs(before=shown[place]) == shown[:place]
 
 
 def test_a_run_that_no_page_has_ended_with_is_not_found(tmp_path: Path) -> None:

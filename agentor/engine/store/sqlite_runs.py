@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,8 +107,14 @@ class Places:
             if len(self._numbers) > _PLACES_MAX:
                 del self._numbers[next(iter(self._numbers))]
 
+    def shown(self, numbers: Mapping[str, int]) -> None:
+        """These runs are known to the caller by now: an id that is remembered of an earlier run means the one shown."""
+        with self._lock:
+            for run_id in self._numbers.keys() & numbers.keys():
+                self._numbers[run_id] = numbers[run_id]
+
     def number(self, connection: apsw.Connection, run_id: str) -> int:
-        """Of the run that a page ended with, even if another has its id by now. `RunNotFoundError`."""
+        """Of the run that was shown last under this id, even if another has it by now. `RunNotFoundError`."""
         with self._lock:
             number = self._numbers.get(run_id)
         if number is None:
@@ -155,6 +162,7 @@ def page(
         ORDER BY number {order} LIMIT :limit"""
     found: list[Any] = connection.execute(query, bindings).fetchall()
     rows = [_timed(_row(columns), begun, branched) for *columns, begun, branched, _ in found]
+    places.shown({row.run_id: int(columns[-1]) for row, columns in zip(rows, found, strict=True)})
     for end in {0, len(rows) - 1} if rows else ():
         places.remember(rows[end].run_id, int(found[end][-1]))
     return rows[::-1] if newest else rows

@@ -84,7 +84,7 @@ def test_tables_of_the_program_live_in_the_same_file_over_apsw(path: Path) -> No
 
 def mounts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
     table = tmp_path / "mounts"
-    table.write_text(text)
+    table.write_bytes(os.fsencode(text))
     monkeypatch.setattr(sqlite_guard, "_MOUNTS", str(table))
 
 
@@ -113,6 +113,38 @@ def test_the_innermost_mount_decides_and_the_last_one_at_a_place(
     SQLiteStore(inner / "runs.db").close()
     with pytest.raises(StoreError):
         SQLiteStore(tmp_path / "runs.db")
+
+
+NAMES = [
+    "plain",
+    "two  words",
+    "a\\040b",
+    "a\ttab",
+    "line\nend",
+    "mé",
+    "m\udcff",
+    "\x85",
+    "#",
+    "\\",
+    "\r",
+]
+
+
+def escaped(path: Path) -> str:
+    """As Linux writes a mount point in its table."""
+    return "".join(f"\\{ord(each):03o}" if each in " \t\n\\#" else each for each in str(path))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mount_is_recognised_whatever_its_name_and_harms_nobody_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    inner = tmp_path / name
+    lines = ["disk / nfs rw 0 0", f"d {escaped(tmp_path)} ext4 rw 0 0"]
+    mounts(monkeypatch, tmp_path, "\n".join([*lines, f"d {escaped(inner)} nfs4 rw 0 0", ""]))
+    SQLiteStore(tmp_path / "runs.db").close()
+    assert sqlite_guard._file_system(str(inner / "runs.db")) == "nfs4"
+    assert sqlite_guard._file_system(str(tmp_path / f"{name}x")) == "ext4"
 
 
 def test_a_system_that_does_not_tell_its_mounts_is_trusted(

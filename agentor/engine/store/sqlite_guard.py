@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections import Counter
@@ -29,6 +30,7 @@ _NETWORK = frozenset(
 )
 _NETWORK_PREFIXES = ("smb", "fuse.gluster", "fuse.ceph", "fuse.s3", "fuse.gcs", "fuse.rclone")
 _MOUNTS = "/proc/self/mounts"
+_ESCAPED = re.compile(rb"\\([0-3][0-7]{2})")  # a space is written \040
 _BY_NAME = (
     "SQLite keeps the last commits beside the name a file was opened by, so whoever opens it by another name misses "
     "them, and writes over them."
@@ -114,12 +116,15 @@ def _file_system(path: str) -> str:
 def _mounts() -> list[tuple[str, str]]:
     """Mount points and their types, as the system tells them; [] where it does not."""
     try:
-        with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
-            entries = [line.split()[1:3] for line in mounts]
+        with open(_MOUNTS, "rb") as mounts:  # names are bytes, and need not be text
+            entries = [line.split(b" ")[1:3] for line in mounts]
     except OSError:
         return []
-    # A space is written \040.
-    return [(point.encode().decode("unicode_escape"), kind) for point, kind in entries]
+    return [(os.fsdecode(_ESCAPED.sub(_byte, point)), kind.decode()) for point, kind in entries]
+
+
+def _byte(escaped: re.Match[bytes]) -> bytes:
+    return bytes([int(escaped[1], 8)])
 
 
 def _refuse_foreign_descriptors(path: str, found: Identity) -> None:

@@ -165,6 +165,34 @@ def test_summaries_can_be_worked_out_again_from_the_events(path: Path) -> None:
         assert store.integrity_check() == []
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM agentor_events WHERE run = 2 AND seq = 1",
+        "DELETE FROM agentor_events WHERE run = 2 AND seq = 2",
+        "DROP TRIGGER agentor_events_no_update; UPDATE agentor_events SET body = '[]' WHERE run = 2 AND seq = 2",
+    ],
+)
+def test_a_damaged_run_keeps_its_summary_and_no_other_from_being_worked_out_again(
+    path: Path, damage: str
+) -> None:
+    with SQLiteStore(path) as store:
+        for run_id in ("first", "damaged", "last"):
+            run(store, run_id)
+        fork_run(store, "damaged", "fork", at=3)
+        right = {row.run_id: row for row in store.runs()}
+    connection = apsw.Connection(str(path))
+    connection.execute(f"UPDATE agentor_runs SET status = 'wrong', turns = 7; {damage}")
+    connection.close()
+    with SQLiteStore(path) as store:
+        wrong = {row.run_id: row for row in store.runs()}
+        told = store.rebuild_runs()
+        assert [text.split()[1] for text in told] == ["'damaged'", "'fork'"]
+        expected = right | {run_id: wrong[run_id] for run_id in ("damaged", "fork")}
+        assert {row.run_id: row for row in store.runs()} == expected
+        assert not [text for text in store.integrity_check() if "out of date" in text]
+
+
 def test_runs_are_found_by_status_agent_and_time_page_by_page(path: Path) -> None:
     with SQLiteStore(path) as store:
         for n in range(10):

@@ -195,9 +195,12 @@ class SQLiteStore(OpenedFile, Tailing):
         """Copy the file as it is at this moment to `path`, which must not exist, while others go on writing."""
         self._read(lambda connection: sqlite_backup.backup(connection, path, progress))
 
-    def rebuild_runs(self) -> None:
-        """Work out the summaries in agentor_runs again from the events."""
-        self._write(runs.rebuild)
+    def rebuild_runs(self) -> list[str]:
+        """Work out the summaries in agentor_runs again from the events.
+
+        One sentence for each damaged run, whose summary stays as it is; [] is fine.
+        """
+        return self._write(runs.rebuild)
 
     def delete(self, run_id: str) -> Removed:
         """Take a run away, and what no fork needs of it. `RunNotFoundError`; `LeaseHeldError` while it is held.

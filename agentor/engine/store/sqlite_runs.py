@@ -228,10 +228,16 @@ def _problems_of_schema(connection: apsw.Connection) -> list[str]:
     ]
 
 
-def rebuild(connection: apsw.Connection) -> None:
-    """Work out every summary again from the events."""
+def rebuild(connection: apsw.Connection) -> list[str]:
+    """Work out every summary again from the events; what is wrong with the runs whose summaries stay as they are."""
+    damage = []
     for run_id in ids(connection):
-        log.summarise_anew(connection, run_id)
+        try:
+            with connection:  # all of the run's row is worked out, or none
+                log.summarise_anew(connection, run_id)
+        except LogCorruptError as error:
+            damage.append(str(error))
+    return damage
 
 
 def ids(connection: apsw.Connection) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import apsw
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from agentor.engine import clock
 from agentor.engine.events import Event, Usage
@@ -191,6 +193,27 @@ def test_a_damaged_run_keeps_its_summary_and_no_other_from_being_worked_out_agai
         expected = right | {run_id: wrong[run_id] for run_id in ("damaged", "fork")}
         assert {row.run_id: row for row in store.runs()} == expected
         assert not [text for text in store.integrity_check() if "out of date" in text]
+
+
+@pytest.mark.parametrize("per_look", [1, 2, 3, 500])
+@given(damage=st.lists(st.booleans(), max_size=12))
+@example(damage=[False, True, True, True, False])
+def test_a_tail_of_all_runs_that_has_caught_up_has_told_every_event_that_can_be_read(
+    tmp_path_factory: pytest.TempPathFactory, per_look: int, damage: list[bool]
+) -> None:
+    path = tmp_path_factory.mktemp("tail") / "runs.db"
+    with SQLiteStore(path) as store:
+        for number in range(len(damage)):
+            store.append(f"r{number % 2}", Event("message", text=str(number)))
+    connection = apsw.Connection(str(path))
+    connection.execute("DROP TRIGGER agentor_events_no_update")
+    rows = [(number,) for number, is_damaged in enumerate(damage, 1) if is_damaged]
+    connection.executemany("UPDATE agentor_events SET body = '[]' WHERE position = ?", rows)
+    connection.close()
+    with pytest.MonkeyPatch.context() as patch, SQLiteStore(path) as store:
+        patch.setattr("agentor.engine.store.sqlite._EVENTS_PER_LOOK", per_look)
+        told = [position for position, _, _ in store.tail(timeout=0)]
+    assert told == [number for number, is_damaged in enumerate(damage, 1) if not is_damaged]
 
 
 def test_runs_are_found_by_status_agent_and_time_page_by_page(path: Path) -> None:

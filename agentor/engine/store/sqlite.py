@@ -367,9 +367,10 @@ class SQLiteStore(OpenedFile, Tailing):
 
         def of_all() -> list[Found]:
             nonlocal after
-            after, found = self._read(
-                lambda connection: log.all_after(connection, after, _EVENTS_PER_LOOK)
-            )
-            return found
+            while True:  # events that cannot be read are not the end of the news
+                before, look = after, partial(log.all_after, position=after, limit=_EVENTS_PER_LOOK)
+                after, found = self._read(look)
+                if found or after == before:
+                    return found
 
         return of_all if run_id is None else partial(of_one, run_id)

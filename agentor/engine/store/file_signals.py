@@ -13,7 +13,6 @@ from pathlib import Path
 
 from agentor.engine import clock
 from agentor.engine.store.file_opening import sync_directory
-from agentor.engine.strict_json import clean_text
 
 
 class FileSignals:
@@ -26,7 +25,7 @@ class FileSignals:
         with contextlib.suppress(FileExistsError):
             descriptor = self._new(self._place(run_id), kind)
             try:
-                asker = None if by is None else clean_text(by)
+                asker = check_asker(by)
                 os.write(descriptor, json.dumps({"asked_at": clock.now(), "by": asker}).encode())
                 os.fsync(descriptor)
             finally:

@@ -17,11 +17,17 @@ from agentor.engine.events import COPY, Event
 from agentor.engine.store.copying import check_whole
 from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
 from agentor.engine.store.over_fork import new_lock
-from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.protocol import (
+    Holder,
+    Lease,
+    Removed,
+    check_asker,
+    check_run_id,
+    check_signal,
+)
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
 from agentor.engine.store.tailing import Bell, Found, News, Tailing, deleted_meanwhile
-from agentor.engine.strict_json import clean_text
 from agentor.errors import (
     LeaseHeldError,
     LeaseLostError,
@@ -159,9 +165,9 @@ class MemoryStore(Tailing):
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
         """Ask something of a run, until it is answered."""
         check_run_id(run_id)
-        asker = None if by is None else clean_text(by)
+        by = check_asker(by)
         with self._lock:
-            self._signals.setdefault(run_id, {}).setdefault(check_signal(kind), asker)
+            self._signals.setdefault(run_id, {}).setdefault(check_signal(kind), by)
 
     def asked(self, run_id: str) -> list[str]:
         check_run_id(run_id)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from agentor.engine import strict_json
 from agentor.engine.events import Event
+from agentor.engine.store.protocol import check_seq
 from agentor.errors import ConfigError, LogCorruptError, SequenceConflictError
 
 NESTING_THAT_ALL_READ = 200  # levels
@@ -48,10 +49,10 @@ def numbered(run_id: str, events: Sequence[Event]) -> list[Event]:
 
 
 def check_fork_point(run_id: str, last_seq: int, at: int | None) -> int:
-    """The last seq a fork takes over: `at`, or all there is. `ConfigError` if the run has no such seq."""
+    """The last seq a fork takes over: `at`, or all there is. `ConfigError` if that is no seq, or not one of the run."""
     if at is None:
         return last_seq
-    if not 1 <= at <= last_seq:
+    if not 1 <= check_seq("at", at) <= last_seq:
         raise ConfigError(
             f"cannot fork run {run_id!r} at seq {at}: it has the seqs 1 to {last_seq}"
         )

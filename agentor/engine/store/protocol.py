@@ -6,6 +6,7 @@ events at once, keep workers apart, or fork without copying says so by having th
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agentor.engine import clock
 from agentor.engine.events import Event
+from agentor.engine.strict_json import clean_text
 from agentor.errors import ConfigError
 
 
@@ -247,3 +249,30 @@ def check_signal(kind: str) -> str:
     raise ConfigError(
         f"bad kind of signal {kind!r}: use 1 to 32 of the letters a-z, digits and '_', and begin with a letter"
     )
+
+
+def check_asker(by: str | None) -> str | None:
+    """Who asks, in valid Unicode. `ConfigError` if it is no text."""
+    if by is None or isinstance(by, str):
+        return by and clean_text(by)
+    raise ConfigError(f"by={by!r}: say in text who asks, or leave it out")
+
+
+def check_seq(name: str, seq: Any) -> int:
+    """The seq or position itself. `ConfigError` if it is no whole number, or above every one that a store can give."""
+    if type(seq) is int and seq < 2**63:
+        return seq
+    raise ConfigError(f"{name}={_shown(seq)}: give the seq or position of an event, a whole number")
+
+
+def check_number(name: str, value: Any, what: str) -> float:
+    """The number as a float. `ConfigError`, which asks for `what`, if it is none, or one that no float can hold."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    raise ConfigError(f"{name}={_shown(value)}: give {what}")
+
+
+def _shown(value: Any) -> str:
+    too_long = isinstance(value, int) and abs(value) >= 2**63  # Python may even refuse to write it
+    return "a number that is too large" if too_long else repr(value)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from agentor.engine import clock
-from agentor.engine.store.protocol import Removed
+from agentor.engine.store.protocol import Removed, check_number
 from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import ConfigError
 
@@ -30,12 +31,10 @@ class Choice:
     ) -> Choice:
         if older_than is None and status is None and keep is None:
             raise ConfigError("prune what? give older_than, status or keep")
-        if keep is not None and (not isinstance(keep, int) or keep < 0):
+        if keep is not None and (type(keep) is not int or keep < 0):
             raise ConfigError(f"keep={keep!r}: give the number of newest runs to keep")
-        statuses = None
-        if status is not None:
-            statuses = frozenset([status] if isinstance(status, str) else status)
-        return cls(None if older_than is None else _moment(older_than), statuses, keep or 0)
+        before = None if older_than is None else _moment(older_than)
+        return cls(before, None if status is None else _statuses(status), keep or 0)
 
     def of(self, runs: Iterable[tuple[str, str, float]]) -> list[tuple[str, float]]:
         """Which of the runs `(run_id, status, changed_at)`, oldest first; as `(run_id, changed_at)`."""
@@ -49,14 +48,26 @@ class Choice:
         return status not in NOT_ENDED if self.statuses is None else status in self.statuses
 
 
-def _moment(older_than: Age) -> float:
+def _statuses(status: Any) -> frozenset[str]:
+    with contextlib.suppress(TypeError):
+        statuses = frozenset([status] if isinstance(status, str) else status)
+        if all(isinstance(each, str) for each in statuses):
+            return statuses
+    raise ConfigError(f"status={status!r}: give a status, or several")
+
+
+def _moment(older_than: Any) -> float:
+    what = "seconds (0 or more), a timedelta or a datetime"
     if isinstance(older_than, datetime):
-        return older_than.timestamp()
-    seconds = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise ConfigError(
-            f"older_than={older_than!r}: give seconds (0 or more), a timedelta or a datetime"
-        )
+        try:
+            return older_than.timestamp()
+        except (OverflowError, ValueError):
+            raise ConfigError(f"older_than={older_than!r}: give a later moment") from None
+    if isinstance(older_than, timedelta):
+        older_than = older_than.total_seconds()
+    seconds = check_number("older_than", older_than, what)
+    if not seconds >= 0:
+        raise ConfigError(f"older_than={older_than!r}: give {what}")
     return clock.now() - seconds
 
 

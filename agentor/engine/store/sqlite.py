@@ -22,7 +22,15 @@ from agentor.engine.store import sqlite_log as log
 from agentor.engine.store import sqlite_outbox as outbox
 from agentor.engine.store import sqlite_runs as runs
 from agentor.engine.store import sqlite_signals as signals
-from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.protocol import (
+    Holder,
+    Lease,
+    Removed,
+    check_asker,
+    check_run_id,
+    check_seq,
+    check_signal,
+)
 from agentor.engine.store.pruning import Age, Choice
 from agentor.engine.store.sqlite_file import Settings, check_sqlite_version
 from agentor.engine.store.sqlite_opened import OpenedFile
@@ -116,6 +124,8 @@ class SQLiteStore(OpenedFile, Tailing):
         """
         check_run_id(src_run_id)
         check_run_id(dst_run_id)
+        if at is not None:
+            check_seq("at", at)
         # Events never change, so the part that is shared can be summed up before the transaction, if the id stays its run's.
         there = (
             None if at is None else self._read(partial(log.summary_at, run_id=src_run_id, at=at))
@@ -264,6 +274,7 @@ class SQLiteStore(OpenedFile, Tailing):
         """Ask something of a run, whoever works on it; return when the question is on disk."""
         check_run_id(run_id)
         check_signal(kind)
+        by = check_asker(by)
         self._write(lambda connection: signals.ask(connection, run_id, kind, by))
 
     def asked(self, run_id: str) -> list[str]:

@@ -12,7 +12,7 @@ import apsw
 
 from agentor.engine.events import Usage
 from agentor.engine.store import sqlite_log as log
-from agentor.engine.store.protocol import check_run_id
+from agentor.engine.store.protocol import check_number, check_run_id
 from agentor.engine.store.sqlite_file import SCHEMA_VERSION, schema_sql
 from agentor.engine.store.summary import COUNTS, UNFINISHED, own_times, summary
 from agentor.engine.strict_json import clean_text
@@ -174,8 +174,9 @@ def _check_count(name: str, value: Any) -> None:
 
 
 def _check_time(name: str, value: Any) -> None:
-    if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-        raise ConfigError(f"{name} is a time in seconds since the epoch, not {value!r}")
+    what = "a time in seconds since the epoch"
+    if value is not None and not math.isfinite(check_number(name, value, what)):
+        raise ConfigError(f"{name}={value!r}: give {what}")
 
 
 def _checked_text(name: str, value: Any) -> str:

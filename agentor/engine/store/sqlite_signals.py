@@ -5,7 +5,6 @@ from __future__ import annotations
 import apsw
 
 from agentor.engine import clock
-from agentor.engine.strict_json import clean_text
 
 _ASK = """
 INSERT INTO agentor_signals (run_id, kind, asked_at, asked_by) VALUES (?, ?, ?, ?)
@@ -18,7 +17,7 @@ _ANSWERED = "DELETE FROM agentor_signals WHERE run_id = ? AND kind = ?"
 
 
 def ask(connection: apsw.Connection, run_id: str, kind: str, by: str | None) -> None:
-    connection.execute(_ASK, (run_id, kind, clock.now(), None if by is None else clean_text(by)))
+    connection.execute(_ASK, (run_id, kind, clock.now(), by))
 
 
 def asked(connection: apsw.Connection, run_id: str) -> list[str]:

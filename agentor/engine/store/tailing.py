@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, overload
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store.over_fork import new_lock
-from agentor.engine.store.protocol import check_run_id
+from agentor.engine.store.protocol import check_number, check_run_id, check_seq
 from agentor.errors import ConfigError, RunNotFoundError, StoreError
 
 Found: TypeAlias = tuple[int, str, Event]  # position, run id, event
@@ -238,8 +238,8 @@ def deleted_meanwhile(run_id: str) -> RunNotFoundError:
 def _checked(run_id: str | None, after: int, timeout: float | None) -> int:
     if run_id is not None:
         check_run_id(run_id)
-    if isinstance(after, bool) or not isinstance(after, int) or after < 0:
+    if check_seq("after", after) < 0:
         raise ConfigError(f"after={after!r}: give the last seq or position you have, 0 for none")
-    if timeout is not None and not timeout >= 0:
+    if timeout is not None and not check_number("timeout", timeout, "seconds, 0 or more") >= 0:
         raise ConfigError(f"timeout={timeout!r}: give seconds, 0 or more")
     return after

@@ -1,0 +1,91 @@
+"""Arguments of a wrong type or size: one clear refusal, the same in every bundled store, and nothing is changed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentor.engine.events import Event
+from agentor.engine.store import FileStore, MemoryStore, SQLiteStore, fork_run
+from agentor.errors import ConfigError
+
+TOO_LARGE = [2**63, 2**70, 10**400, 10**5000]
+NO_COUNTS = [True, 1.0, 1.5, "2", b"2", float("nan"), [], *TOO_LARGE]
+NO_NUMBERS = [True, "30d", b"1", float("nan"), [], 10**400, 10**5000]
+
+
+@pytest.fixture(params=["sqlite", "files", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    made = {
+        "sqlite": lambda: SQLiteStore(tmp_path / "runs.db"),
+        "files": lambda: FileStore(tmp_path / "runs"),
+        "memory": MemoryStore,
+    }
+    store: Any = made[request.param]()
+    store.append_many(
+        "run", [Event("run_start"), Event("message"), Event("run_end", status="completed")]
+    )
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("at", NO_COUNTS, ids=lambda at: type(at).__name__)
+def test_a_fork_at_what_is_no_seq_is_a_config_error(store: Any, at: Any) -> None:
+    for fork in (store.fork, lambda *names, at: fork_run(store, *names, at=at)):
+        with pytest.raises(ConfigError, match=r"at=|at seq"):
+            fork("run", "fork", at=at)
+    assert store.list_runs() == ["run"]
+
+
+@pytest.mark.parametrize("after", NO_COUNTS, ids=lambda after: type(after).__name__)
+def test_a_tail_after_what_is_no_seq_is_a_config_error(store: Any, after: Any) -> None:
+    for run_id in ("run", None):
+        for follow in (store.tail, store.atail):
+            with pytest.raises(ConfigError, match="after"):
+                follow(run_id, after=after)
+
+
+@pytest.mark.parametrize("timeout", NO_NUMBERS, ids=lambda timeout: type(timeout).__name__)
+def test_a_tail_for_what_is_no_time_is_a_config_error(store: Any, timeout: Any) -> None:
+    with pytest.raises(ConfigError, match="timeout"):
+        store.tail("run", timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("keep", value) for value in (True, 1.0, "2", [])),
+        *(("older_than", value) for value in (*NO_NUMBERS, datetime.fromisoformat("0001-01-01"))),
+        *(("status", value) for value in (5, True, b"failed", [None], ["failed", 5], [[]])),
+    ],
+    ids=lambda given: given if isinstance(given, str) else type(given).__name__,
+)
+def test_a_prune_by_what_is_none_of_it_is_a_config_error_that_names_it(
+    store: Any, name: str, value: Any
+) -> None:
+    with pytest.raises(ConfigError, match=f"{name}="):
+        store.prune(**{name: value})
+    assert store.list_runs() == ["run"]
+
+
+@pytest.mark.parametrize("since", NO_NUMBERS, ids=lambda since: type(since).__name__)
+def test_a_list_since_what_is_no_time_is_a_config_error(tmp_path: Path, since: Any) -> None:
+    with SQLiteStore(tmp_path / "runs.db") as store, pytest.raises(ConfigError, match="since"):
+        store.list_runs(since=since)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda place: SQLiteStore(place / "runs.db"), lambda _: MemoryStore()]
+)
+def test_whoever_asks_is_kept_in_valid_unicode_and_is_text(tmp_path: Path, make: Any) -> None:
+    store = make(tmp_path)
+    for nobody in (5, b"Ada", ["Ada"]):
+        with pytest.raises(ConfigError, match="by="):
+            store.ask("run", "cancel", by=nobody)
+    assert store.asked("run") == []
+    store.ask("run", "cancel", by="Ada \ud800")
+    assert store.asked_by("run", "cancel") == "Ada \ufffd"
+    store.close()

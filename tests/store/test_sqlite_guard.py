@@ -30,6 +30,8 @@ def spellings(path: Path) -> list[object]:
             path.as_uri(),
             f"file://localhost{path}",
             f"{path.as_uri()}?immutable=1#x",
+            f"{path.as_uri()}%00.txt",
+            f"file:{path}%00%00/x?mode=ro",
         ),
     ]
 

@@ -172,6 +172,7 @@ def _path_of(database: Any) -> str:
     path = os.fsdecode(database) if isinstance(database, str | bytes | os.PathLike) else ""
     if path.startswith("file:"):
         path = unquote(path.removeprefix("file:").split("?")[0].split("#")[0])
+        path = path.split("\0")[0]  # SQLite reads no further
         if path.startswith("//"):  # file://localhost/path, file:///path
             path = "/" + path[2:].partition("/")[2]
     return path

@@ -195,6 +195,60 @@ def test_a_damaged_run_keeps_its_summary_and_no_other_from_being_worked_out_agai
         assert not [text for text in store.integrity_check() if "out of date" in text]
 
 
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("DELETE FROM sqlite_sequence", "agentor_runs: sqlite_sequence is at 0 and the table at 2"),
+        ("DELETE FROM sqlite_sequence", "agentor_events: sqlite_sequence is at 0"),
+        ("DELETE FROM sqlite_sequence", "agentor_outbox: sqlite_sequence is at 0"),
+        ("UPDATE sqlite_sequence SET seq = 1 WHERE name = 'agentor_runs'", "is at 1 and the table"),
+        ("UPDATE sqlite_sequence SET seq = -5", "numbers may be given twice"),
+        (
+            "INSERT INTO agentor_leases VALUES ('../x', 'me', 1, 1)",
+            "agentor_leases: bad run id '../x'",
+        ),
+        (
+            "INSERT INTO agentor_signals VALUES ('.x', 'cancel', 1, 'me')",
+            "agentor_signals: bad run id",
+        ),
+        ("INSERT INTO agentor_signals VALUES ('run', 'a b', 1, 'me')", "bad kind of signal 'a b'"),
+        (
+            "INSERT INTO agentor_leases VALUES ('run', 'me', 1, 9e999)",
+            "lease of run 'run' ends at no",
+        ),
+        ("INSERT INTO agentor_leases VALUES ('run', 'me', 1, -9e999)", "ends at no moment"),
+        (
+            "UPDATE agentor_runs SET updated_at = -5 WHERE run_id = 'run'",
+            "run 'run': its row was made",
+        ),
+        (
+            "UPDATE agentor_runs SET created_at = 9e99",
+            "run 'fork': its row was made or changed at no",
+        ),
+        ("UPDATE agentor_runs SET created_at = 9e999", "at no moment that can be"),
+    ],
+)
+def test_what_no_store_would_have_written_is_told(path: Path, damage: str, told: str) -> None:
+    with SQLiteStore(path) as store:
+        run(store, "run")
+        fork_run(store, "run", "fork", at=2)
+        store.release(store.acquire("fork", "me", 30))
+        store.ask("unknown", "cancel")
+        assert store.integrity_check() == []
+    connection = apsw.Connection(str(path))
+    connection.execute(
+        "INSERT INTO agentor_outbox (run_id, key, kind, payload, put_at, due_at) VALUES ('run', 'k', 'k', '1', 1, 1)"
+    )
+    connection.close()
+    with SQLiteStore(path) as store:
+        assert store.integrity_check() == []
+    connection = apsw.Connection(str(path))
+    connection.execute(damage)
+    connection.close()
+    with SQLiteStore(path) as store:
+        assert any(told in text for text in store.integrity_check())
+
+
 @pytest.mark.parametrize("per_look", [1, 2, 3, 500])
 @given(damage=st.lists(st.booleans(), max_size=12))
 @example(damage=[False, True, True, True, False])

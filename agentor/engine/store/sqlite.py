@@ -6,6 +6,7 @@ own and see what is committed. The tables are explained at the head of schema.sq
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -73,7 +74,7 @@ class SQLiteStore(OpenedFile, Tailing):
         tools_read_runs: bool = False,
     ) -> None:
         check_sqlite_version()
-        if not lease_ttl_s > 0:
+        if not 0 < lease_ttl_s < math.inf:
             raise ConfigError(f"lease_ttl_s={lease_ttl_s!r}: give a number of seconds above 0")
         super().__init__(
             Settings.checked(path, busy_timeout_s, synchronous, vfs),

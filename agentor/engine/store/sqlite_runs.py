@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import apsw
 
 from agentor.engine.events import Usage
 from agentor.engine.store import sqlite_log as log
-from agentor.engine.store.protocol import check_number, check_run_id
+from agentor.engine.store.protocol import check_number, check_run_id, check_signal
 from agentor.engine.store.sqlite_file import SCHEMA_VERSION, schema_sql
 from agentor.engine.store.summary import COUNTS, UNFINISHED, own_times, summary
 from agentor.engine.strict_json import clean_text
@@ -66,7 +66,30 @@ FROM agentor_events JOIN agentor_runs ON number = run WHERE json_valid(body) AND
 UNION ALL
 SELECT DISTINCT format('run number %d: has events, but no row in agentor_runs', run)
 FROM agentor_events WHERE run NOT IN (SELECT number FROM agentor_runs)
+UNION ALL
+SELECT format('run ''%s'': its row was made or changed at no moment that can be', run_id)
+FROM agentor_runs WHERE NOT (created_at BETWEEN 0 AND :latest AND updated_at BETWEEN 0 AND :latest)
 """
+_BESIDE = """
+-- A number that is given twice lets a new run pass for one that was deleted.
+SELECT format('%s: sqlite_sequence is at %d and the table at %d, so that numbers may be given twice', name, there, found)
+FROM (SELECT name, coalesce((SELECT max(seq) FROM sqlite_sequence AS s WHERE s.name = t.name), 0) AS there, found FROM (
+    SELECT 'agentor_runs' AS name, max(coalesce((SELECT max(number) FROM agentor_runs), 0),
+                                       coalesce((SELECT max(run) FROM agentor_events), 0)) AS found
+    UNION ALL SELECT 'agentor_events', coalesce(max(position), 0) FROM agentor_events
+    UNION ALL SELECT 'agentor_outbox', coalesce(max(number), 0) FROM agentor_outbox) AS t)
+WHERE there < found
+UNION ALL
+SELECT DISTINCT format('agentor_leases: the lease of run ''%s'' ends at no moment that can be', run_id)
+FROM agentor_leases WHERE abs(expires_at) > 1e300
+"""
+_BESIDE_TABLES = ("agentor_leases", "agentor_signals", "agentor_outbox")
+_NAMES = """
+SELECT 'agentor_leases', 'run_id', run_id FROM agentor_leases
+UNION SELECT 'agentor_signals', 'run_id', run_id FROM agentor_signals
+UNION SELECT 'agentor_signals', 'kind', kind FROM agentor_signals
+"""
+_LATEST = 253_402_300_800  # the end of the year 9999, in seconds since the epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +230,25 @@ def problems(connection: apsw.Connection) -> list[str]:
         told = connection.execute("PRAGMA integrity_check").fetchall()
         found = [str(line) for (line,) in told if line != "ok"]
         found += _problems_of_schema(connection)
-        found += [str(line) for (line,) in connection.execute(_STRUCTURE).fetchall()]
+        structure = connection.execute(_STRUCTURE, {"latest": _LATEST}).fetchall()
+        found += [str(line) for (line,) in structure]
+        if all(connection.table_exists(None, name) for name in _BESIDE_TABLES):
+            found += [str(line) for (line,) in connection.execute(_BESIDE).fetchall()]
+            found += _problems_of_names(connection)
         for run_id in ids(connection):
             found += _problems_of_run(connection, run_id)
     return found
+
+
+def _problems_of_names(connection: apsw.Connection) -> Iterator[str]:
+    """Leases of and questions to what no run can be: nobody would ever look for them."""
+    checks: dict[str, Callable[[str], str]] = {"run_id": check_run_id, "kind": check_signal}
+    names: list[Any] = connection.execute(_NAMES).fetchall()
+    for table, column, name in names:
+        try:
+            checks[column](name)
+        except ConfigError as error:
+            yield f"{table}: {error}"
 
 
 def _problems_of_schema(connection: apsw.Connection) -> list[str]:

@@ -253,6 +253,32 @@ def test_a_new_run_under_the_id_of_a_half_deleted_one_begins_at_seq_one(store: S
     assert store.integrity_check() == []
 
 
+def test_a_fork_names_its_parent_also_when_that_is_deleted_and_its_id_used_again(
+    path: Path,
+) -> None:
+    def parents(store: SQLiteStore) -> list[str | None]:
+        return [row.parent for row in store.runs() if row.run_id in ("fork", "twig", "plain")]
+
+    with SQLiteStore(path) as store:
+        fill(store, "old.run", 5)
+        fork_run(store, "old.run", "fork", at=2)
+        fork_run(store, "fork", "twig")
+        store.fork("twig", "plain")
+        for _ in range(2):
+            store.delete("old.run")
+            assert parents(store) == ["old.run", "fork", "twig"]
+            fill(store, "old.run", 1)
+            assert parents(store) == ["old.run", "fork", "twig"]
+        assert store.integrity_check() == []
+    connection = apsw.Connection(str(path))  # as older files have it
+    connection.execute("UPDATE agentor_runs SET parent = '.aside' WHERE run_id = 'fork'")
+    connection.execute("UPDATE agentor_runs SET run_id = '.aside' WHERE run_id LIKE '.%'")
+    connection.close()
+    with SQLiteStore(path) as store:
+        assert parents(store) == ["old.run", "fork", "twig"]
+        assert len(store.load("fork")) == 3
+
+
 def test_using_the_id_of_a_half_deleted_long_run_takes_away_one_step_of_it_and_no_more(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

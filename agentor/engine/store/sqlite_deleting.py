@@ -171,10 +171,17 @@ def free_id(connection: apsw.Connection, run_id: str) -> None:
     step(connection, Sweep([run_id]))
     if connection.execute(_DELETED, {"run_id": run_id}).get is None:
         return
-    aside = f".{clock.new_id()}"
+    aside = f".{clock.new_id()}.{run_id}"
     bindings = {"aside": aside, "run_id": run_id}
     connection.execute("UPDATE agentor_runs SET run_id = :aside WHERE run_id = :run_id", bindings)
     connection.execute("UPDATE agentor_runs SET parent = :aside WHERE parent = :run_id", bindings)
+
+
+def name_before(parent: str | None) -> str | None:
+    """The id that a parent had before it was put aside; None if it is not known, as in files of before."""
+    if parent is None or not parent.startswith("."):
+        return parent
+    return parent[1:].partition(".")[2] or None
 
 
 def vacuum_step(connection: apsw.Connection) -> bool:

@@ -13,6 +13,7 @@ import apsw
 from agentor.engine.events import Usage
 from agentor.engine.store import sqlite_log as log
 from agentor.engine.store.protocol import check_number, check_run_id, check_signal
+from agentor.engine.store.sqlite_deleting import name_before
 from agentor.engine.store.sqlite_file import SCHEMA_VERSION, schema_sql
 from agentor.engine.store.summary import COUNTS, UNFINISHED, own_times, summary
 from agentor.engine.strict_json import clean_text
@@ -104,7 +105,9 @@ class RunRow:
     updated_at: float
     ended_at: float | None  # None while unfinished; of a copy of a finished run, when it was copied
     last_seq: int
-    parent: str | None  # the run this one was forked from
+    parent: (
+        str | None
+    )  # the run this one was forked from: it may be deleted, and its id another's by now
     parent_seq: int  # the last seq it shares with its parent; 0 without one
     started_at: float | None  # by the clock of whoever ran it; of a fork, when it was branched off
     error: str | None  # how it failed
@@ -304,6 +307,8 @@ def _problems_of_run(connection: apsw.Connection, run_id: str) -> list[str]:
 
 def _row(found: Any) -> RunRow:
     plain = dict(zip(_PLAIN, found, strict=False))
+    if plain["parent"] is not None:
+        plain["parent"] = name_before(plain["parent"]) or plain["forked_from"]
     return RunRow(**plain, usage=Usage(*found[len(_PLAIN) :]))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agentor.engine import clock
 from agentor.engine.store.file_opening import sync_directory
+from agentor.engine.store.protocol import check_asker
 
 
 class FileSignals:
@@ -22,10 +23,10 @@ class FileSignals:
         self._directory = directory
 
     def ask(self, run_id: str, kind: str, by: str | None) -> None:
+        asker = check_asker(by)
         with contextlib.suppress(FileExistsError):
             descriptor = self._new(self._place(run_id), kind)
             try:
-                asker = check_asker(by)
                 os.write(descriptor, json.dumps({"asked_at": clock.now(), "by": asker}).encode())
                 os.fsync(descriptor)
             finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,8 @@ from agentor.engine.request import build_request
 from agentor.engine.sse import EventDecoder
 from agentor.errors import LogCorruptError, StoreError
 from agentor.testing.checker import check_messages
+
+_PAGE: Final = 4096
 
 
 def event(data: bytes) -> None:
@@ -101,17 +103,32 @@ def arguments(data: bytes) -> None:
 def database(data: bytes) -> None:
     """An SQLite file with damaged bytes: pairs of a place (two bytes) and what is there (one byte)."""
     with tempfile.TemporaryDirectory(prefix="agentor-fuzz-") as directory:
-        path = Path(directory, "runs.db")
-        path.write_bytes(_damaged(data))
-        try:
-            with SQLiteStore(path, busy_timeout_s=0.1) as store:
-                _use(store)
-        except AgentorError:
-            pass
+        _open(Path(directory, "runs.db"), _damaged(data, range(len(_sound_database()))))
+
+
+def rows(data: bytes) -> None:
+    """The same, with damage only where rows are kept: few bytes of a small file, and so hardly ever met by chance."""
+    with tempfile.TemporaryDirectory(prefix="agentor-fuzz-") as directory:
+        _open(Path(directory, "runs.db"), _damaged(data, _places_of_rows()))
+
+
+def _open(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    try:
+        with SQLiteStore(path, busy_timeout_s=0.1) as store:
+            _use(store)
+    except AgentorError:
+        pass
 
 
 def _use(store: SQLiteStore) -> None:
-    for look in (store.integrity_check, store.list_runs, lambda: store.load("run")):
+    looks = (
+        *(store.integrity_check, store.list_runs, store.runs, store.letters),
+        *(lambda: store.load("run"), lambda: list(store.tail(timeout=0))),
+        *(lambda: store.holder("run"), lambda: store.asked_by("run", "cancel")),
+        lambda: store.runs_asked("cancel"),
+    )
+    for look in looks:
         try:
             look()
         except AgentorError:
@@ -124,12 +141,21 @@ def _use(store: SQLiteStore) -> None:
     _check_events(store.load("run"))
 
 
-def _damaged(data: bytes) -> bytes:
+def _damaged(data: bytes, places: Sequence[int]) -> bytes:
     content = bytearray(_sound_database())
     for start in range(0, len(data) - 2, 3):
         place = int.from_bytes(data[start : start + 2], "big")
-        content[place % len(content)] = data[start + 2]
+        content[places[place % len(places)]] = data[start + 2]
     return bytes(content)
+
+
+@cache
+def _places_of_rows() -> list[int]:
+    """Whatever is not zero, except where the schema stands."""
+    content = _sound_database()
+    pages = [range(start, start + _PAGE) for start in range(0, len(content), _PAGE)]
+    of_rows = [page for page in pages if b"CREATE " not in content[page.start : page.stop]]
+    return [place for page in of_rows for place in page if content[place]]
 
 
 @cache
@@ -141,6 +167,10 @@ def _sound_database() -> bytes:
                 store.append(
                     "run", Event("run_start", messages=[{"role": "user", "content": content}])
                 )
+            store.append("other", Event("run_start", agent="agent", model="model", messages=[]))
+            store.append("other", Event("run_end", status="failed", error="broken"))
+            store.acquire("other", "owner", 1e9)
+            store.ask("run", "cancel", by="somebody")
         return path.read_bytes()
 
 
@@ -174,5 +204,5 @@ def _keys(messages: list[dict[str, Any]]) -> set[str]:
 
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     target.__name__: target
-    for target in (event, event_dict, log, server_events, reply, arguments, database)
+    for target in (event, event_dict, log, server_events, reply, arguments, database, rows)
 }

@@ -137,8 +137,9 @@ INPUTS: dict[str, st.SearchStrategy[bytes]] = {
     "reply": st.binary(max_size=60) | SSE_LINES.flatmap(cut) | BODY.map(text_of),
     "arguments": st.binary(max_size=60) | JSON.map(text_of).flatmap(lambda text: cut([text])),
     "database": st.binary(min_size=3, max_size=30),
+    "rows": st.binary(min_size=3, max_size=30),
 }
-EXAMPLES = {"database": 60, "log": 80, "reply": 300}
+EXAMPLES = {"database": 60, "rows": 60, "log": 80, "reply": 300}
 
 
 @pytest.mark.slow

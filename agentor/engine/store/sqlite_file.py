@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 
 from agentor.engine import clock
+from agentor.engine.store.sqlite_text import Cursor
 from agentor.engine.store.sqlite_upgrades import UPGRADES
 from agentor.engine.store.whole_file import refuse_companion
 from agentor.errors import ConfigError, StoreError
@@ -80,6 +81,7 @@ def open_connection(settings: Settings, *, read_only: bool = False) -> apsw.Conn
         connection = apsw.Connection(
             settings.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=settings.vfs
         )
+        connection.cursor_factory = Cursor
         try:
             connection.set_busy_timeout(int(settings.busy_timeout_s * 1000))
             if read_only:

@@ -86,7 +86,7 @@ WITH RECURSIVE lineage (number, parent, parent_seq, upto) AS (
 _MILESTONES = (
     _LINEAGE
     + """
-SELECT e.body
+SELECT CAST(e.body AS BLOB)
 FROM lineage AS l JOIN agentor_events AS e ON e.run = l.number AND e.seq <= min(l.upto, :at)
 WHERE e.type IN (:start, :end, :fork)
 ORDER BY e.seq
@@ -112,7 +112,7 @@ _SETS["started_at"] = "started_at = coalesce(started_at, :started_at)"
 _LOAD = (
     _LINEAGE
     + """
-SELECT e.seq, e.body
+SELECT e.seq, CAST(e.body AS BLOB)
 FROM lineage AS l JOIN agentor_events AS e ON e.run = l.number AND e.seq <= l.upto
 ORDER BY e.seq
 """
@@ -122,7 +122,7 @@ ORDER BY e.seq
 _LOAD_AFTER = (
     _LINEAGE
     + """
-SELECT e.seq, e.body
+SELECT e.seq, CAST(e.body AS BLOB)
 FROM lineage AS l JOIN agentor_events AS e ON e.run = l.number AND e.seq BETWEEN :after + 1 AND l.upto
 ORDER BY e.seq
 """
@@ -130,7 +130,7 @@ ORDER BY e.seq
 
 # Joined to the runs, since what a deleted run has left to its forks is nobody's news.
 _AFTER = """
-SELECT e.position, r.run_id, e.seq, e.body
+SELECT e.position, r.run_id, e.seq, CAST(e.body AS BLOB)
 FROM agentor_events AS e CROSS JOIN agentor_runs AS r ON r.number = e.run
 WHERE e.position > :after AND r.deleted_at IS NULL AND r.run_id NOT LIKE '.%'
 ORDER BY e.position LIMIT :limit
@@ -140,7 +140,7 @@ ORDER BY e.position LIMIT :limit
 def append(connection: apsw.Connection, run_id: str, events: Sequence[Event]) -> None:
     """Add events at the end of a run, which is created by its first."""
     now = clock.now()
-    place: Any = connection.execute(_PLACE, (run_id,)).get
+    place = _place(connection, run_id)
     last_seq = 0 if place is None else place[1]
     bodies = bodies_after(run_id, last_seq, events)
     if not bodies:
@@ -173,8 +173,7 @@ def load_after(
     No events if it is not the run with the `number` that is given. Costs little when there are none.
     """
     with connection:  # both answers as of one moment
-        place: Any = connection.execute(_PLACE, (run_id,)).get
-        there, last_seq = place or (None, 0)
+        there, last_seq = _place(connection, run_id) or (None, 0)
         if last_seq <= after or number not in (None, there):
             return there, []
         rows = connection.execute(_LOAD_AFTER, {"run_id": run_id, "after": after}).fetchall()
@@ -247,15 +246,26 @@ def summary_at(connection: apsw.Connection, run_id: str, at: int) -> SummaryAt:
 def summarise_anew(connection: apsw.Connection, run_id: str) -> None:
     """Work out a run's summary from its events, as if it had never been kept."""
     bindings = {"run_id": run_id, "status": UNFINISHED}
-    number, updated_at = connection.execute(_FORGET_SUMMARY, bindings).get
+    place: Any = connection.execute(_FORGET_SUMMARY, bindings).get
+    if place is None:  # where the id itself is damaged
+        raise RunNotFoundError(run_id)
+    number, updated_at = place
     events = load(connection, run_id)
     _update_run(connection, number, len(events), updated_at, summary(events))
 
 
 def last_seq_of(connection: apsw.Connection, run_id: str) -> int | None:
     """None if there is no such run."""
-    place: Any = connection.execute(_PLACE, (run_id,)).get
-    return None if place is None else int(place[1])
+    place = _place(connection, run_id)
+    return None if place is None else place[1]
+
+
+def _place(connection: apsw.Connection, run_id: str) -> tuple[int, int] | None:
+    """A run's number and last seq."""
+    found: Any = connection.execute(_PLACE, (run_id,)).get
+    if found is not None and type(found[1]) is not int:
+        raise LogCorruptError(run_id, None, f"its row ends at seq {found[1]!r}")
+    return found  # type: ignore[no-any-return]
 
 
 def _new_run(connection: apsw.Connection, run_id: str, now: float) -> int:
@@ -282,7 +292,7 @@ def _event(run_id: str, expected: int, row: Any) -> Event:
         raise LogCorruptError(run_id, expected, f"the log goes on with seq {seq} instead")
     try:
         event = Event.from_json(body)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise LogCorruptError(run_id, seq, str(error)) from error
     if event.seq != seq:
         raise LogCorruptError(run_id, seq, f"the event says that its seq is {event.seq}")
@@ -292,5 +302,5 @@ def _event(run_id: str, expected: int, row: Any) -> Event:
 def _event_of(run_id: str, seq: int | None, body: Any) -> Event:
     try:
         return Event.from_json(body)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise LogCorruptError(run_id, seq, str(error)) from error

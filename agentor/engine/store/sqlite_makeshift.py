@@ -26,6 +26,7 @@ from agentor.engine.store.sqlite_file import (
     version_of,
 )
 from agentor.engine.store.sqlite_guard import refuse_second_name
+from agentor.engine.store.sqlite_text import Cursor
 from agentor.errors import ConfigError, StoreError
 
 _FULL = "the disk is full, so that nothing is saved: what is there can be read; make space and try again"
@@ -148,6 +149,7 @@ def _frozen(settings: Settings) -> apsw.Connection:
 
 def _opened(settings: Settings, name: str, flags: int) -> apsw.Connection:
     connection = apsw.Connection(name, flags=flags, vfs=settings.vfs)
+    connection.cursor_factory = Cursor
     connection.set_busy_timeout(int(settings.busy_timeout_s * 1000))
     return connection
 

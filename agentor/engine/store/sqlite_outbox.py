@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import apsw
@@ -17,7 +18,10 @@ _CLAIM = """
 UPDATE agentor_outbox SET claim = :claim, due_at = :until, attempts = attempts + 1
 WHERE number = (
     SELECT number FROM agentor_outbox WHERE due_at <= :now ORDER BY number LIMIT 1)
-RETURNING number, run_id, kind, payload, key, attempts
+RETURNING number
+"""
+_CLAIMED = """
+SELECT number, run_id, kind, CAST(payload AS BLOB), key, attempts FROM agentor_outbox WHERE number = ?
 """
 _DELIVERED = "DELETE FROM agentor_outbox WHERE number = ? AND claim = ?"
 _FAILED = """
@@ -27,10 +31,11 @@ _IS_DUE = "SELECT EXISTS (SELECT 1 FROM agentor_outbox WHERE due_at <= ?)"
 _LEFT = "SELECT count(*) FROM agentor_outbox"
 
 _WAITING = """
-SELECT run_id, key, kind, payload, put_at, due_at, attempts, claim IS NOT NULL AND due_at > :now, error
+SELECT run_id, key, kind, CAST(payload AS BLOB), put_at, due_at, attempts, claim IS NOT NULL AND due_at > :now, error
 FROM agentor_outbox WHERE :run_id IS NULL OR run_id = :run_id ORDER BY number
 """
 _RETRY = "UPDATE agentor_outbox SET due_at = 0 WHERE key = ? AND (claim IS NULL OR due_at <= ?)"
+_DAMAGED_WAIT_S = 300.0  # somebody may put the file right
 _DROP = "DELETE FROM agentor_outbox WHERE key = ?"
 
 
@@ -44,11 +49,16 @@ def is_due(connection: apsw.Connection) -> bool:
 
 def claim(connection: apsw.Connection, ttl_s: float) -> Letter | None:
     now, mark = clock.now(), clock.new_id()
-    row = connection.execute(_CLAIM, {"claim": mark, "until": now + ttl_s, "now": now}).get
-    if row is None:
-        return None
-    number, run_id, kind, payload, key, attempts = row
-    return Letter(number, run_id, kind, json.loads(payload), key, attempts, mark)
+    while True:
+        taken = connection.execute(_CLAIM, {"claim": mark, "until": now + ttl_s, "now": now}).get
+        if taken is None:
+            return None
+        number, run_id, kind, payload, key, attempts = connection.execute(_CLAIMED, (taken,)).get
+        letter = Letter(number, run_id, kind, None, key, attempts, mark)
+        try:
+            return replace(letter, payload=json.loads(payload))
+        except (ValueError, TypeError) as error:  # that letter's own trouble
+            failed(connection, letter, _DAMAGED_WAIT_S, f"its payload is damaged: {error}")
 
 
 def delivered(connection: apsw.Connection, letter: Letter) -> None:
@@ -69,10 +79,17 @@ def waiting(connection: apsw.Connection, run_id: str | None) -> list[WaitingLett
     ).fetchall()
     return [
         WaitingLetter(
-            run, key, kind, json.loads(payload), put_at, due_at, attempts, bool(claimed), error
+            run, key, kind, _shown(payload), put_at, due_at, attempts, bool(claimed), error
         )
         for run, key, kind, payload, put_at, due_at, attempts, claimed, error in rows
     ]
+
+
+def _shown(payload: bytes | None) -> Any:
+    try:
+        return json.loads(payload or b"")
+    except ValueError:
+        return (payload or b"").decode("utf-8", "replace")
 
 
 def retry(connection: apsw.Connection, key: str) -> bool:

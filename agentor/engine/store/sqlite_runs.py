@@ -212,9 +212,10 @@ def _checked_text(name: str, value: Any) -> str:
 
 
 def ages(connection: apsw.Connection) -> list[tuple[str, str, float]]:
-    """Every run's id, status and moment of its last change, oldest first."""
+    """Every run's id, status and moment of its last change, oldest first. Without a moment there is no age."""
     rows: list[Any] = connection.execute(
-        "SELECT run_id, status, updated_at FROM agentor_runs WHERE deleted_at IS NULL ORDER BY number"
+        "SELECT run_id, status, updated_at FROM agentor_runs "
+        "WHERE deleted_at IS NULL AND typeof(updated_at) = 'real' ORDER BY number"
     ).fetchall()
     return rows
 
@@ -260,7 +261,8 @@ def _problems_of_schema(connection: apsw.Connection) -> list[str]:
         return []  # of a newer agentor, which knows what it needs
     new = apsw.Connection(":memory:")
     new.execute(schema_sql())
-    right, there = dict(new.execute(_SCHEMA)), dict(connection.execute(_SCHEMA))
+    found: list[Any] = connection.execute(_SCHEMA).fetchall()
+    right, there = dict(new.execute(_SCHEMA)), dict(found)
     new.close()
     missing = [f"{name} is missing" for name in right if name not in there]
     return missing + [
@@ -297,6 +299,8 @@ def _problems_of_run(connection: apsw.Connection, run_id: str) -> list[str]:
     told = connection.execute(
         f"SELECT {_COLUMNS} FROM agentor_runs WHERE run_id = ?", (run_id,)
     ).get
+    if told is None:
+        return [f"run {run_id!r}: its row is not found by its id"]
     row, right = _row(told), summary(events)
     is_told = {name: getattr(row, name) for name in log.SUMMARY if name not in _TOKENS}
     is_told |= {name: getattr(row.usage, name) for name in _TOKENS}

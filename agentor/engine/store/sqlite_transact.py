@@ -67,7 +67,7 @@ class SQLiteTransaction:
     def execute(self, sql: str, params: Params) -> list[Row]:
         # Never from the cache of prepared statements: those in it were prepared without the authorizer.
         rows: list[Row] = self._ask(
-            _Request(lambda c: c.execute(sql, params, can_cache=False).fetchall())
+            _Request(lambda c: apsw.Cursor(c).execute(sql, params, can_cache=False).fetchall())
         )
         return rows
 

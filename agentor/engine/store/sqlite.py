@@ -17,6 +17,7 @@ import apsw
 
 from agentor.engine.events import Event
 from agentor.engine.store import sqlite_backup
+from agentor.engine.store import sqlite_damage as damage
 from agentor.engine.store import sqlite_deleting as deleting
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store import sqlite_log as log
@@ -199,6 +200,10 @@ class SQLiteStore(OpenedFile, Tailing):
     def integrity_check(self) -> list[str]:
         """What is wrong with the file, one sentence each; [] is fine. Reads everything."""
         return self._read(runs.problems)
+
+    def readable_runs(self) -> list[str]:
+        """The ids that can be found in a file in which `list_runs` meets damage. Deleted runs may be among them."""
+        return self._read(damage.run_ids)
 
     def backup(
         self, path: str | os.PathLike[str], progress: sqlite_backup.Progress | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import apsw
 
 from agentor.engine.events import Usage
+from agentor.engine.store import sqlite_damage as damage
 from agentor.engine.store import sqlite_log as log
 from agentor.engine.store.protocol import check_number, check_run_id, check_signal
 from agentor.engine.store.sqlite_deleting import name_before
@@ -230,17 +231,20 @@ def counts(connection: apsw.Connection) -> dict[str, int]:
 
 def problems(connection: apsw.Connection) -> list[str]:
     """What is wrong with the file, one sentence each; [] is fine."""
-    with connection:  # everything as of one moment
-        told = connection.execute("PRAGMA integrity_check").fetchall()
-        found = [str(line) for (line,) in told if line != "ok"]
-        found += _problems_of_schema(connection)
-        structure = connection.execute(_STRUCTURE, {"latest": _LATEST}).fetchall()
-        found += [str(line) for (line,) in structure]
-        if all(connection.table_exists(None, name) for name in _BESIDE_TABLES):
-            found += [str(line) for (line,) in connection.execute(_BESIDE).fetchall()]
-            found += _problems_of_names(connection)
-        for run_id in ids(connection):
-            found += _problems_of_run(connection, run_id)
+    found: list[str] = []
+    try:
+        with connection:  # everything as of one moment
+            found += damage.lines(connection)
+            found += _problems_of_schema(connection)
+            structure = connection.execute(_STRUCTURE, {"latest": _LATEST}).fetchall()
+            found += [str(line) for (line,) in structure]
+            if all(connection.table_exists(None, name) for name in _BESIDE_TABLES):
+                found += [str(line) for (line,) in connection.execute(_BESIDE).fetchall()]
+                found += _problems_of_names(connection)
+            for run_id in ids(connection):
+                found += _problems_of_run(connection, run_id)
+    except apsw.CorruptError as error:
+        found += [] if found else [f"SQLite cannot read all of it ({error})"]
     return found
 
 

@@ -74,6 +74,22 @@ def check_messages(messages: Any, *, allow: Collection[str] = ()) -> list[str]:
     return impurities(messages, "messages") or list(_check_conversation(messages, allow))
 
 
+def check_more(
+    messages: list[Any], since: int, asked: set[str], allow: Collection[str]
+) -> Iterator[str]:
+    """Breaches in what comes after the first `since` messages, a legal request whose call ids are `asked`.
+
+    Nothing if the whole is legal. Else something, in other words than those of `check_messages`.
+    """
+    new = messages[since:]
+    yield from impurities(new, "messages")
+    for message in new:
+        yield from _check_message(message, "messages", allow)
+    well_formed = [message if isinstance(message, dict) else {} for message in new]
+    yield from _check_order([messages[0], *well_formed] if well_formed else messages[-1:])
+    yield from _check_answers(well_formed, asked)
+
+
 def _check_settings(body: Mapping[str, Any], allow: Collection[str]) -> Iterator[str]:
     for key in body:
         if key not in _BODY_KEYS | _PROVIDER_BODY_KEYS and key not in allow:
@@ -105,7 +121,7 @@ def _check_conversation(messages: Any, allow: Collection[str]) -> Iterator[str]:
         yield from _check_message(message, f"messages[{index}]", allow)
     well_formed = [message if isinstance(message, dict) else {} for message in messages]
     yield from _check_order(well_formed)
-    yield from _check_answers(well_formed)
+    yield from _check_answers(well_formed, set())
 
 
 def _check_order(messages: list[dict[str, Any]]) -> Iterator[str]:
@@ -121,17 +137,16 @@ def _check_order(messages: list[dict[str, Any]]) -> Iterator[str]:
         yield f"messages[{len(messages) - 1}]: a request may not end with an assistant message"
 
 
-def _check_answers(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """Each call id: used once, answered once, right behind its message, in the order asked."""
+def _check_answers(messages: list[dict[str, Any]], asked: set[str]) -> Iterator[str]:
+    """Each call id: used once, answered once, right behind its message, in the order asked. `asked`: used before."""
     waiting: list[Any] = []
-    asked: set[str] = set()
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
         if message.get("role") == "tool":
             yield from _check_answer(message.get("tool_call_id"), waiting, asked, path)
             continue
         yield from (f"{path}: comes before call {call_id!r} is answered" for call_id in waiting)
-        waiting = _call_ids(message)
+        waiting = call_ids_of(message)
         for call_id in waiting:
             if call_id in asked:
                 yield f"{path}: call id {call_id!r} is used twice in this conversation"
@@ -150,7 +165,8 @@ def _check_answer(call_id: Any, waiting: list[Any], asked: set[str], path: str) 
         yield f"{path}: answers call {call_id!r}, which nobody made"
 
 
-def _call_ids(message: dict[str, Any]) -> list[str]:
+def call_ids_of(message: dict[str, Any]) -> list[str]:
+    """The ids of the calls that a message makes."""
     made = message.get("tool_calls") if message.get("role") == "assistant" else None
     ids = (
         [call.get("id") for call in made if isinstance(call, dict)]

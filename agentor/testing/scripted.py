@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from agentor.engine.events import Message, Usage
 from agentor.engine.responses import ModelResponse, StreamChunk
 from agentor.testing.answers import Answer, says, turn_of
-from agentor.testing.checker import check_messages
+from agentor.testing.growing import Growing, copied
 from agentor.testing.script import Script, by_turn, is_function
 
 Spoken: TypeAlias = str | Answer | ModelResponse | BaseException | type[BaseException]
@@ -26,7 +26,7 @@ Behaviour: TypeAlias = Callable[[list[Message]], "Spoken | Awaitable[Spoken]"]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRequest:
-    """What the model was asked, copied, so that later turns do not change it."""
+    """What the model was asked, copied, so that later turns do not change it. Requests share what they have in common."""
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None
@@ -59,7 +59,8 @@ class ScriptedModel:
         self._script = Script(replies)
         self._usage = usage
         self._check = check
-        self._allow = frozenset(allow)
+        self._asked = Growing(frozenset(allow))
+        self._told = Growing()  # copies of their own for functions, which may change them
 
     @classmethod
     def by_turn(cls, replies: Sequence[Spoken | Behaviour], **settings: Any) -> ScriptedModel:
@@ -108,13 +109,14 @@ class ScriptedModel:
         tools: list[dict[str, Any]] | None,
         response_format: dict[str, Any] | None,
     ) -> Answer | ModelResponse:
-        self.requests.append(ScriptedRequest(*_copied([messages, tools, response_format])))
+        asked = self._asked.copied(messages)
+        self.requests.append(ScriptedRequest(asked, *copied([tools, response_format])))
         number = len(self.requests)
-        if self._check and (breaches := check_messages(messages, allow=self._allow)):
+        if self._check and (breaches := self._asked.check(asked)):
             raise AssertionError(f"request {number} is not legal:\n- " + "\n- ".join(breaches))
         reply = self._script.next()
         if is_function(reply):
-            reply = reply(_copied(messages))
+            reply = reply(self._told.copied(messages))
             if inspect.isawaitable(reply):
                 reply = await reply
         return self._spoken(reply, messages)
@@ -135,10 +137,3 @@ class ScriptedModel:
             )
         answer = reply.to(messages)
         return answer if self._usage is None else replace(answer, usage=self._usage)
-
-
-def _copied(value: Any) -> Any:
-    """A deep copy of JSON; `copy.deepcopy` takes ten times as long, and it is done at every request."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value

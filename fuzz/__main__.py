@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import time
@@ -23,6 +24,7 @@ except ModuleNotFoundError as missing:
 
 SMOKE_WORLDS: Final = 300
 SMOKE_SEED: Final = 1
+NOBODY_READS: Final = 141  # what shells say of a program that SIGPIPE ended
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,6 +87,12 @@ def _checked(
         if options.seed is None:
             reader.error("--only names actions of a script: say whose, with --seed")
         _check_only(reader, options)
+    if options.worlds is not None and options.worlds < 1:
+        reader.error(f"--worlds {options.worlds}: nothing would be played, and so nothing found")
+    if options.minutes is not None and not options.minutes > 0:
+        reader.error(
+            f"--minutes {options.minutes:g}: nothing would be played, and so nothing found"
+        )
     if options.case is not None or options.at is not None:
         _check_case(reader, options)
     return options
@@ -121,9 +129,10 @@ def _worlds(
 
 
 def _one_world(seed: int, options: argparse.Namespace, say: Callable[[str], None]) -> Tally:
-    script = _script(seed, options.only)
-    for number, action in enumerate(script):
+    numbered = _numbered(seed, options.only)
+    for number, action in numbered:
         say(f"  {number:2}  {action}")
+    script = [action for _, action in numbered]
     outcome = campaign.play(seed, script, trace=say if options.trace else None)
     say(f"history {outcome.digest}")
     tally = Tally()
@@ -131,9 +140,9 @@ def _one_world(seed: int, options: argparse.Namespace, say: Callable[[str], None
     return tally
 
 
-def _script(seed: int, only: str | None) -> list[Action]:
-    """What is played; "none" stands for no action at all."""
-    script = draw(seed)
+def _numbered(seed: int, only: str | None) -> list[tuple[int, Action]]:
+    """What is played, with its places in the whole script; "none" stands for no action at all."""
+    script = list(enumerate(draw(seed)))
     if only is None:
         return script
     return [script[int(number)] for number in only.split(",") if number != "none"]
@@ -160,8 +169,8 @@ def _told(tally: Tally, whole: bool, say: Callable[[str], None]) -> tuple[int, d
 
 def _tell_failure(failure: Failure, say: Callable[[str], None]) -> None:
     say(f"shrunk from {failure.actions} actions to {len(failure.script)}:")
-    for action in failure.script:
-        say(f"  {action}")
+    for number, action in zip(failure.kept, failure.script, strict=True):
+        say(f"  {number:2}  {action}")
     say(f"replay: {failure.command}")
 
 
@@ -206,5 +215,16 @@ def _canaries(seed: int, say: Callable[[str], None]) -> tuple[int, dict[str, Any
     return (0 if all(rang.values()) else 1), {"canaries": seeds}
 
 
+def run() -> int:
+    """`main`, which ends without a word when nobody reads what it prints any more, as programs do that SIGPIPE ends."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NOBODY_READS
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -12,6 +12,10 @@ from fuzz.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WRONG = {
+    "--worlds 0": "nothing would be played",
+    "--worlds -3": "nothing would be played",
+    "--minutes 0": "nothing would be played",
+    "--minutes nan": "nothing would be played",
     "--seed 13 --only 0,999": "the script of seed 13 has no action '999', only 0 to ",
     "--seed 13 --only 0,x": "the script of seed 13 has no action 'x'",
     "--seed 13 --only -1": "has no action '-1'",
@@ -31,13 +35,35 @@ def test_what_would_be_ignored_or_is_not_there_is_wrong_usage(
     words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(words.replace("--only -1", "--only=-1").split())
+        main(words.replace(" -", "=-").replace("=--", " --").split())
     assert ended.value.code == 2
     assert WRONG[words] in capsys.readouterr().err
 
 
 def test_a_script_without_any_action_can_be_played() -> None:
     assert main(["--seed", "13", "--only", "none", "--json"]) == 0
+
+
+def test_actions_are_printed_with_their_places_in_the_whole_script(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def printed(*words: str) -> list[str]:
+        assert main(["--seed", "13", *words]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+
+    whole = printed()
+    assert printed("--only", "0,3,4") == [whole[0], whole[3], whole[4]]
+
+
+def test_a_reader_that_leaves_early_ends_it_without_a_word() -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-m", "fuzz", "--seed", "13"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    started.stdout.close()
+    _, told = started.communicate(timeout=60)
+    assert (started.returncode, told) == (141, "")
 
 
 def test_a_missing_dependency_is_named_with_the_command_that_brings_it() -> None:

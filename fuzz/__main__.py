@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 try:
-    from fuzz import campaign, disk_cases
+    from fuzz import campaign, disk_cases, invariants
     from fuzz.campaign import Failure, Tally
     from fuzz.script import Action, draw
 except ModuleNotFoundError as missing:
@@ -206,13 +206,21 @@ def _disk(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[int,
 def _canaries(seed: int, say: Callable[[str], None]) -> tuple[int, dict[str, Any]]:
     rang = campaign.rings(seed)
     for canary, outcome in rang.items():
-        how = "SILENT"
-        if outcome is not None:
-            rung = next(each for each in outcome.breaches if each.invariant in canary.rings)
-            how = f"rang in world {outcome.seed}: {rung}"
+        how = "SILENT" if outcome is None else f"rang in world {outcome.seed}"
         say(f"canary {canary.name}: {how}")
+        for name in sorted(canary.rings):
+            said = [] if outcome is None else [x for x in outcome.breaches if x.invariant == name]
+            say(f"  {said[0] if said else name}")
+    unwatched = {each.__name__ for each in invariants.ALL}.difference(
+        *(each.rings for each in rang)
+    )
+    say(f"canaries={len(rang)} invariants={len(invariants.ALL)} without_canary={len(unwatched)}")
     seeds = {each.name: None if found is None else found.seed for each, found in rang.items()}
-    return (0 if all(rang.values()) else 1), {"canaries": seeds}
+    return (0 if all(rang.values()) else 1), {
+        "canaries": seeds,
+        "invariants": {each.name: sorted(each.rings) for each in rang},
+        "without_canary": sorted(unwatched),
+    }
 
 
 def run() -> int:

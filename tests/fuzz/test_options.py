@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fuzz import campaign, canaries, invariants
 from fuzz.__main__ import main
+from fuzz.invariants import Breach
+from fuzz.world import Outcome
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WRONG = {
@@ -64,6 +67,22 @@ def test_a_reader_that_leaves_early_ends_it_without_a_word() -> None:
     started.stdout.close()
     _, told = started.communicate(timeout=60)
     assert (started.returncode, told) == (141, "")
+
+
+def test_each_canary_is_told_with_all_the_invariants_it_is_there_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rang = {
+        canary: Outcome(7, tuple(Breach(name, "so it was") for name in canary.rings))
+        for canary in canaries.ALL
+    }
+    monkeypatch.setattr(campaign, "rings", lambda first: rang)
+    assert main(["--canary"]) == 0
+    out = capsys.readouterr().out
+    for canary in canaries.ALL:
+        told = out.partition(f"canary {canary.name}: rang in world 7\n")[2].partition("canar")[0]
+        assert all(name in told for name in canary.rings)
+    assert f"invariants={len(invariants.ALL)} without_canary=0" in out
 
 
 def test_a_missing_dependency_is_named_with_the_command_that_brings_it() -> None:

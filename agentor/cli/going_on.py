@@ -20,7 +20,8 @@ from agentor.cli.outcome import tell, tell_where_it_branched
 from agentor.cli.plain import one_line, plain
 from agentor.engine.batch import DECLARED, stricter
 from agentor.engine.events import TOOL_CALL, RunResult
-from agentor.engine.store.protocol import Holder, check_run_id
+from agentor.engine.store.copying import unfinished_copy
+from agentor.engine.store.protocol import Holder, Store, check_run_id
 from agentor.errors import AgentorError, ConfigError
 from agentor.plan import Plan
 from agentor.recorded import recorded, stored
@@ -122,7 +123,7 @@ def fork(
     if fork_id is not None:
         check_run_id(fork_id)
     with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
-        _tell_what_acts(agent, run_id, copies=text is None and at is None)
+        _tell_what_acts(agent, run_id, fork_id, at, copies=text is None and at is None)
         result = _watched(
             f"forking {run_id}",
             lambda: agent.fork(run_id, text, fork_id=fork_id, at=at, max_turns=max_turns),
@@ -131,10 +132,16 @@ def fork(
     tell(result, as_json, agent.store, target)
 
 
-def _tell_what_acts(agent: Agentor, run_id: str, copies: bool) -> None:
-    """The tools that the fork may start without asking anybody, as they declare themselves or as the log has them."""
-    state, events = blocking.wait_for(lambda: recorded(stored(agent.store), run_id))
-    if copies and state.is_complete:
+def _tell_what_acts(
+    agent: Agentor, run_id: str, fork_id: str | None, at: int | None, copies: bool
+) -> None:
+    """The tools that the fork may start without asking anybody, as they declare themselves or as the log has them.
+
+    Nothing of a fork that will be refused.
+    """
+    store = stored(agent.store)
+    state, events = blocking.wait_for(lambda: recorded(store, run_id))
+    if (copies and state.is_complete) or (at or 0) > len(events) or _is_taken(store, fork_id):
         return
     declared = {tool.name: tool.effect for tool in agent.tools.values()}
     before = {event.name: event.effect for event in events if event.type == TOOL_CALL}
@@ -146,6 +153,12 @@ def _tell_what_acts(agent: Agentor, run_id: str, copies: bool) -> None:
     if acting:
         told = f"The fork starts tools for real, also for what its parent has done already: {', '.join(acting)}."
         click.echo(one_line(told, 500), err=True)
+
+
+def _is_taken(store: Store, fork_id: str | None) -> bool:
+    """Whether there is such a run already: not one whose making was broken off, since that is finished."""
+    events = [] if fork_id is None else store.load(fork_id)
+    return bool(events) and unfinished_copy(str(fork_id), events) is None
 
 
 def _watched(what: str, work: Callable[[], RunResult], run_id: str | None = None) -> RunResult:

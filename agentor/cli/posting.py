@@ -44,12 +44,15 @@ def outbox(
             raise ConfigError(
                 "only a SQLite store has an outbox; name another store with --store PATH"
             )
-        missed = [*_missed(store.retry_letter, retried), *_missed(store.drop_letter, dropped)]
+        waiting = _missed(store.retry_letter, retried)
+        gone = _missed(store.drop_letter, dropped)
         letters = store.letters()
     _tell(letters, as_json)
-    for key in missed:
+    for key in waiting:
         click.echo(f"There is no letter {key!r}, or it is being delivered now.", err=True)
-    if missed:
+    for key in gone:
+        click.echo(f"There is no letter {key!r}.", err=True)
+    if waiting or gone:
         click.get_current_context().exit(1)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Final
+
+import click
 
 from agentor.errors import AgentorError, LeaseHeldError, RunNotFoundError
 
 # Advice to programmers in messages and notes, and what it comes to here.
 _ADVICE: Final = (
-    (re.compile(r"resume\('([\w.-]+)'\) goes on"), r"`agentor resume APP \1` goes on"),
+    (re.compile(r"resume\('([\w.-]+)'\) goes on"), r"`agentor resume {app} \1` goes on"),
     (re.compile(r"decide with question=(\d+)"), r"decide with --question \1"),
     (re.compile(r", or pass allow_network_filesystem=True[^.;]*"), ""),
     (re.compile(r"; for runs in memory use MemoryStore\(\)"), ""),
@@ -33,12 +36,10 @@ def _message(error: BaseException) -> str:
         case RunNotFoundError():
             return f"no run {error.run_id!r} in this store; `agentor runs` lists those there are"
         case LeaseHeldError(is_own=True):
-            return f"this process itself works on run {error.run_id!r}; try again when it has ended"
+            return f"this process itself works on run {error.run_id!r}; {_later()}"
         case LeaseHeldError():
             worker = (error.owner or "unknown").split("/")[0]
-            return (
-                f"another worker has run {error.run_id!r} ({worker}); try again when it has ended"
-            )
+            return f"another worker has run {error.run_id!r} ({worker}); {_later()}"
         case AgentorError():
             return str(error)
         case KeyboardInterrupt():
@@ -52,6 +53,22 @@ def _in_one_line(text: str) -> str:
 
 
 def _advised(text: str) -> str:
+    app = _app().replace("\\", r"\\")
     for pattern, words in _ADVICE:
-        text = pattern.sub(words, text)
+        text = pattern.sub(words.replace("{app}", app), text)
     return text
+
+
+def _app() -> str:
+    """The agent as the command names it; APP for a verb that takes none."""
+    verb = click.get_current_context(silent=True)
+    named = verb.params.get("target") if verb else None
+    return shlex.quote(named) if named else "APP"
+
+
+def _later() -> str:
+    verb = click.get_current_context(silent=True)
+    can_wait = verb is not None and "wait_s" in verb.params
+    return "try again when it has ended" + (
+        ", or wait for it with --wait SECONDS" if can_wait else ""
+    )

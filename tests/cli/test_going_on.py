@@ -237,6 +237,10 @@ def test_a_fork_tells_beforehand_which_tools_with_an_effect_it_may_start(
     copied = program("fork", f"payer.py:{target}", "paid")
     assert "starts tools" not in copied.stderr
     assert copied.exit_code == 0
+    for refused in (["--at", "99"], ["--id", "paid"]):
+        told = program("fork", f"payer.py:{target}", "paid", "And once more?", *refused)
+        assert told.exit_code == 1
+        assert told.stderr.startswith("Error: ")
     missing = program("fork", f"payer.py:{target}", "nobody", "And?")
     assert "nobody" in missing.stderr
     assert missing.exit_code == 1

@@ -78,7 +78,7 @@ def test_a_letter_that_is_not_there_is_told_and_the_others_are_seen_to(
     [letter] = post.store.letters()
     result = program("outbox", "--drop", "nobody", "--drop", letter.key)
     assert result.exit_code == 1
-    assert "There is no letter 'nobody'" in result.stderr
+    assert result.stderr == "There is no letter 'nobody'.\n"
     assert post.store.letters() == []
 
 

@@ -69,7 +69,19 @@ def test_a_run_that_failed_is_told_with_the_command_that_goes_on_with_it(
     program: Program, stored: str
 ) -> None:
     result = program("resume", "app.py:unlucky", "killed", "--store", stored)
-    assert result.stderr.rstrip().endswith("`agentor resume APP killed` goes on.")
+    assert result.stderr.rstrip().endswith("`agentor resume app.py:unlucky killed` goes on.")
+
+
+def test_a_run_that_is_held_can_be_waited_for_and_resume_says_how(
+    program: Program, stored: str
+) -> None:
+    write(stored, "busy", BODIES[:4])
+    with FileStore(stored) if stored.endswith("/") else SQLiteStore(stored) as store:
+        store.acquire("busy", owner_id(), 1000.0)
+        result = program("resume", "app.py:agent", "busy", "--store", stored)
+        other = program("delete", "busy", "--yes", "--store", stored)
+    assert result.stderr.rstrip().endswith("or wait for it with --wait SECONDS")
+    assert "--wait" not in other.stderr
 
 
 def test_a_status_that_there_is_not_is_refused_with_those_that_there_are(

@@ -283,10 +283,10 @@ class Calling:
 
     async def perform(self, batch: Batch, call: Call) -> ToolOutcome | Parked:
         """Run a call that is claimed. One in doubt is run only if its tool says that this is safe."""
-        tool, context = self._tools[call.name], self._context_of(batch, call)
+        tool = self._tools[call.name]
         if self._may_not_start(batch, call):
             started_at = clock.now()
-            verdict = await self._verdict(tool, context)
+            verdict = await self._verdict(tool, self._context_of(batch, call))
             if isinstance(verdict, DidNotHappen) and batch.origin is not None:
                 # Not so far: the run that this one was forked from may yet start it.
                 verdict = Unknown()
@@ -301,7 +301,7 @@ class Calling:
                 case Unknown():
                     told = NOT_KNOWN if call.position in batch.started else NOT_KNOWN_HERE
                     return ToolOutcome(told, IN_DOUBT, started_at, clock.now())
-        return await self._start(batch, call, context, self._timeout_s)
+        return await self._start(batch, call, self._context_of(batch, call), self._timeout_s)
 
     def _has_consent(self, batch: Batch, call: Call) -> bool:
         return call.position in batch.consented or not self._asks(batch, call)
@@ -324,12 +324,13 @@ class Calling:
         self._check()
         tool = self._tools[call.name]
         began = partial(self._threads.__setitem__, (batch.seq, call.position))
-        outcome = await perform(tool, dict(context.args or {}), context, timeout_s, began)
+        outcome = await perform(tool, batch.args_of(call), context, timeout_s, began)
         if outcome.error is None:  # else it may be a timeout, and the thread goes on
             self._threads.pop((batch.seq, call.position), None)
         if call.position not in batch.edited:
             return outcome
-        note = f"(A person changed the arguments to {strict_json.dumps(context.args)}.)\n"
+        args = strict_json.dumps(batch.args_of(call))  # not what the tool has made of its own
+        note = f"(A person changed the arguments to {args}.)\n"
         return ToolOutcome(note + outcome.text, outcome.error, outcome.started_at, outcome.ended_at)
 
     async def _verdict(self, tool: Tool, context: RunContext) -> Verdict:
@@ -361,6 +362,7 @@ class Calling:
             return Unknown()
 
     def _context_of(self, batch: Batch, call: Call) -> RunContext:
+        """For one reader only: its arguments are for that one to keep, and to change."""
         return RunContext(
             self._context,
             run_id=self._run_id if self._is_recorded else None,

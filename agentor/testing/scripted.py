@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from agentor.engine import strict_json
 from agentor.engine.events import Message, Usage
 from agentor.engine.responses import ModelResponse, StreamChunk
 from agentor.testing.answers import Answer, says, turn_of
@@ -108,13 +109,15 @@ class ScriptedModel:
         tools: list[dict[str, Any]] | None,
         response_format: dict[str, Any] | None,
     ) -> Answer | ModelResponse:
-        self.requests.append(ScriptedRequest(*_copied([messages, tools, response_format])))
+        self.requests.append(
+            ScriptedRequest(*strict_json.copied([messages, tools, response_format]))
+        )
         number = len(self.requests)
         if self._check and (breaches := check_messages(messages, allow=self._allow)):
             raise AssertionError(f"request {number} is not legal:\n- " + "\n- ".join(breaches))
         reply = self._script.next()
         if is_function(reply):
-            reply = reply(_copied(messages))
+            reply = reply(strict_json.copied(messages))
             if inspect.isawaitable(reply):
                 reply = await reply
         return self._spoken(reply, messages)
@@ -135,10 +138,3 @@ class ScriptedModel:
             )
         answer = reply.to(messages)
         return answer if self._usage is None else replace(answer, usage=self._usage)
-
-
-def _copied(value: Any) -> Any:
-    """A deep copy of JSON; `copy.deepcopy` takes ten times as long, and it is done at every request."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return [_copied(item) for item in value] if isinstance(value, list) else value

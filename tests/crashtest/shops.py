@@ -160,6 +160,12 @@ def pay_and_raise(ctx: RunContext, amount: int) -> str:
     raise RuntimeError("the printer is on fire")
 
 
+def pay_and_clear(ctx: RunContext, amount: int) -> str:
+    """Pay an amount, and leave nothing of what was asked."""
+    ctx.args.clear()  # type: ignore[union-attr]
+    return send(amount, ctx.idempotency_key)
+
+
 def exits() -> None:
     """End the process."""
     os._exit(7)
@@ -232,6 +238,14 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
     "reconciled": lambda: shop(function_tool(pay, effect="once", reconcile=look_up)),
     "blind": lambda: shop(function_tool(pay, effect="once")),
     "lying": lambda: shop(function_tool(pay, effect="once", reconcile=lambda ctx: DidNotHappen())),
+    "clearing": lambda: shop(
+        function_tool(
+            pay_and_clear,
+            name_override="pay",
+            effect="once",
+            reconcile=lambda ctx: DidNotHappen(),
+        )
+    ),
     "claiming": lambda: shop(
         function_tool(pay, effect="once", reconcile=lambda ctx: Happened("paid 5"))
     ),

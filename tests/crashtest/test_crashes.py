@@ -224,8 +224,9 @@ def test_a_run_that_parks_in_doubt_is_no_breach(crasher: Crasher) -> None:
     assert (case.status, case.verdict) == ("paused", "in doubt")
 
 
-def test_a_reconcile_that_denies_what_has_happened_is_found(crasher: Crasher) -> None:
-    report, case = crasher.at(UNSAVED, "lying")
+@pytest.mark.parametrize("name", ["lying", "clearing"])
+def test_a_reconcile_that_denies_what_has_happened_is_found(crasher: Crasher, name: str) -> None:
+    report, case = crasher.at(UNSAVED, name)
     assert case.verdict == "unsafe"
     assert "took effect twice" in str(report)
 

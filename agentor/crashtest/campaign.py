@@ -55,10 +55,11 @@ class Campaign:
         runs = self._killed_once(reference) if only is None else self._killed_at(only)
         if kills == 2:
             runs += self._killed_twice(runs)
-        cases = tuple(reference.judge(evidence) for evidence in runs)
+        cases, outlived = reference.judge_all(runs)
         calls = Counter(mark.tool or "" for mark in first.marks if mark.kind == "start")
         return Report(
             target=self.target,
+            outlived=outlived,
             agent=outcome.agent,
             status=first.state.status or "",
             answer=first.state.text,
@@ -108,21 +109,23 @@ class Campaign:
         while commits < _MOST_COMMITS:  # until one lives to its end
             commits += 1
             (probe,) = self._play_all([[Point("before commit", commits)]])
+            if probe.outlived:
+                break
             runs.append(probe)
             if not probe.kills():
                 break
             runs += self._play_all([[Point("after commit", commits)]])
-        return sorted((run for run in runs if not run.escaped(1)), key=_place)
+        return sorted(runs, key=_place)
 
     def _killed_at(self, point: Point) -> list[Evidence]:
         (run,) = self._play_all([[point]])
-        if run.escaped(1):
+        if run.outlived:
             raise ConfigError(f"the run never came to {str(point)!r}: it has fewer of them")
         return [run]
 
     def _killed_twice(self, runs: Sequence[Evidence]) -> list[Evidence]:
         plans = [[first, second] for first, run in _by_point(runs) for second in _points(run, 2)]
-        return [run for run in self._play_all(plans) if not run.escaped(2)]
+        return self._play_all(plans)
 
     def _play_all(self, plans: Sequence[Sequence[Point]]) -> list[Evidence]:
         self.expected += len(plans)
@@ -148,7 +151,7 @@ class Campaign:
         run_id, ended, unanswered = new_run_id(), list[Ended](), set[str]()
         for process, point in enumerate([*points, None], 1):
             ended.append(self.processes.obey(self._order(directory, run_id, process, point)))
-            if point is not None and not ended[-1].was_killed:
+            if ended[-1].missed is not None:
                 break
             unanswered |= open_calls(load(directory, run_id))
         return collect(directory, run_id, ended, unanswered if points else set())
@@ -216,9 +219,7 @@ def _raise_failure(ended: Ended, timeout_s: float, target: str) -> None:
             f"the uninterrupted run of {target} did not end within {timeout_s:g} s: allow it more time (timeout)"
         )
     if outcome is None:
-        raise CrashtestFailedError(
-            f"the process of {target} ended with exit code {ended.exit} in the middle of the run, without being killed"
-        )
+        raise CrashtestFailedError(f"the process of {target} {ended.how}, in the middle of the run")
     if outcome.ending == "config":
         raise ConfigError(outcome.error)
     if outcome.ending == "not loaded":

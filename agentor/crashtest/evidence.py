@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agentor.crashtest.journal import Kind, Mark, read_journal
 from agentor.crashtest.orders import JOURNAL, STORE
+from agentor.crashtest.points import Point
 from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import Asked, Recorded, kept_generations, recorded
 from agentor.engine import events as ev
@@ -78,10 +79,11 @@ class Evidence:
     def kills(self) -> list[str]:
         return [mark.text for mark in self.marks if mark.kind == "killed"]
 
-    def escaped(self, planned: int) -> bool:
-        """Whether it came to a good end before it could be killed as often as was planned."""
+    @property
+    def outlived(self) -> Point | None:
+        """Where it was still to be killed when it came to a good end."""
         last = self.processes[-1]
-        return len(self.kills()) < planned and failure(last) is None
+        return last.missed if failure(last) is None else None
 
     def in_doubt(self) -> list[Event]:
         """The events that say that nobody knows what became of a call, to the model or to a person."""
@@ -112,12 +114,14 @@ class Evidence:
 def failure(ended: Ended, timeout_s: float = 0.0) -> str | None:
     """Why a process that nobody killed did not do what it should; None if it did."""
     if ended.timed_out:
-        return f"the process did not end within {timeout_s:g} s"
-    if ended.outcome is None:
-        return f"the process ended with exit code {ended.exit} by itself"
-    if ended.outcome.ending in ("ended", "no run"):
+        reason = f"the process did not end within {timeout_s:g} s"
+    elif ended.outcome is None:
+        reason = f"the process {ended.how}"
+    elif ended.outcome.ending in ("ended", "no run"):
         return None
-    return f"it failed: {ended.outcome.error}"
+    else:
+        reason = f"it failed: {ended.outcome.error}"
+    return reason if ended.missed is None else f"{reason} (it was to be killed {ended.missed})"
 
 
 def collect(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -33,6 +33,20 @@ class Reference:
     @property
     def messages(self) -> list[Message]:
         return self.run.state.messages
+
+    def judge_all(self, runs: Sequence[Evidence]) -> tuple[tuple[Case, ...], tuple[str, ...]]:
+        """The cases, and the points that were planned and outlived. A run that outlived one is a case, too, if something is
+        wrong with it."""
+        cases, outlived = [], []
+        for run in runs:
+            case, missed = self.judge(run), run.processes[-1].missed
+            if missed is not None:
+                case = replace(case, missed=str(missed))
+            if run.outlived is not None and not case.problems:
+                outlived.append(", then ".join([*case.points_killed, case.missed]))
+            else:
+                cases.append(case)
+        return tuple(cases), tuple(outlived)
 
     def judge(self, case: Evidence) -> Case:
         """What is to be said of a run that was killed and resumed."""

@@ -19,6 +19,10 @@ MEND: Final[Mapping[str | None, str]] = {
     "only that: a call in doubt may never have begun, and one that failed may have taken effect before",
 }
 
+_OUTLIVED: Final = (
+    "Not tested, for this time the run ended before it came there: {}. Which results are committed together can differ from "
+    "run to run"
+)
 _SETTLED: Final = "the model or a person is told so. A reconcile(ctx) that finds out what became of the call would settle it"
 
 
@@ -49,6 +53,7 @@ class Case:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()  # tools whose call has a result, and whose start nobody saw
+    missed: str = ""  # where it was still to be killed, and had come to an end
 
     @property
     def verdict(self) -> Verdict:
@@ -58,12 +63,20 @@ class Case:
 
     @property
     def name(self) -> str:
-        return ", then ".join(self.killed) or "not killed"
+        return self._named(self.killed)
 
     @property
     def points(self) -> str:
         """`name` without what was in the commits, which tells it apart from all others."""
-        return ", then ".join(text.partition(" (")[0] for text in self.killed) or "not killed"
+        return self._named(self.points_killed)
+
+    def _named(self, kills: Sequence[str]) -> str:
+        missed = [f"not {self.missed}"] if self.missed else []
+        return ", then ".join([*kills, *missed]) or "not killed"
+
+    @property
+    def points_killed(self) -> list[str]:
+        return [text.partition(" (")[0] for text in self.killed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,7 @@ class Report:
     tools: tuple[ToolReport, ...]
     cases: tuple[Case, ...]
     notes: tuple[str, ...] = ()
+    outlived: tuple[str, ...] = ()  # points that a run was to be killed at, and did not come to
     parallel: bool = (
         False  # calls were under way together: what a commit holds depends on who is first
     )
@@ -132,6 +146,7 @@ class Report:
             "tools": [{**asdict(tool), "mend": tool.mend} for tool in self.tools],
             "cases": [{"verdict": case.verdict, **asdict(case)} for case in self.cases],
             "notes": list(self.notes),
+            "outlived": list(self.outlived),
         }
 
     def findings(self) -> list[str]:
@@ -145,6 +160,7 @@ class Report:
             *_each_once((note, case) for case in self.cases for note in case.notes),
             *(f"{tool}: in doubt; {_SETTLED}" for tool in self.in_doubt),
             *self.notes,
+            *([_OUTLIVED.format(_some(self.outlived))] if self.outlived else ()),
         ]
 
     def summary(self) -> str:

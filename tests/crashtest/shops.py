@@ -171,6 +171,14 @@ def exits() -> None:
     os._exit(7)
 
 
+def pay_and_be_killed(ctx: RunContext, amount: int) -> str:
+    """Pay an amount; in the process that is to be killed after that, somebody else is quicker."""
+    paid = send(amount, ctx.idempotency_key)
+    if SERVICE.parent.name == "before-commit-3" and len(payments()) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return paid
+
+
 def leaves() -> None:
     """Start a process that goes on by itself, in a session of its own."""
     started = subprocess.Popen(["sleep", "1000"], start_new_session=True)
@@ -274,6 +282,7 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
     "stamping": lambda: Agentor(
         "Stamping", model=model(calls(("stamp", {})), says("Stamped.")), tools=[stamp]
     ),
+    "hunted": lambda: shop(function_tool(pay_and_be_killed, name_override="pay")),
     "quitting": lambda: calling(exits),
     "waiting": lambda: calling(waits),
     "leaving": lambda: calling(function_tool(leaves, effect="read")),

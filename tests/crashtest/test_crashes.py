@@ -121,6 +121,14 @@ def test_a_tool_whose_work_nobody_can_see_is_never_called_safe(
     assert report.notes == ()
 
 
+def test_a_process_that_somebody_else_kills_is_a_case_and_a_problem(crasher: Crasher) -> None:
+    report = crasher.test("hunted")
+    assert len(report.cases) == 8
+    assert "the process was ended by SIGKILL, and not by the crash test" in str(report)
+    assert "(it was to be killed before commit 3)" in str(report)
+    assert not report.safe
+
+
 def test_every_commit_is_a_place_to_die_before_and_after(crasher: Crasher) -> None:
     assert [case.name for case in crasher.report("undeclared").cases] == [
         f"{moment} commit {number} ({events})"

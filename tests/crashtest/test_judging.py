@@ -14,9 +14,10 @@ from agentor.crashtest.evidence import Evidence
 from agentor.crashtest.journal import Mark
 from agentor.crashtest.judging import Reference, varying
 from agentor.crashtest.orders import Outcome
+from agentor.crashtest.points import Point
 from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import open_calls, recorded, side_by_side
-from agentor.crashtest.report import Case, tool_reports
+from agentor.crashtest.report import Case, Report, tool_reports
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import Spending, replay
 from tests.core.logs import logs
@@ -303,11 +304,63 @@ def test_a_resume_that_does_not_come_to_its_end_is_found(last: Ended, told: str)
     assert judged(evidence(processes=(KILLED, last))).problems == (told,)
 
 
-def test_a_process_that_fails_before_it_is_killed_has_not_escaped() -> None:
-    lived, failed = Evidence(LOG, MARKS, [WELL]), Evidence(LOG, MARKS, [Ended(3, False, None)])
-    assert lived.escaped(1)
-    assert not failed.escaped(1)
-    assert not evidence().escaped(1)
+ELSEWHERE = [
+    (
+        Ended(-9, False, None),
+        "the process was ended by SIGKILL, and not by the crash test: if memory",
+    ),
+    (Ended(-6, False, None), "the process was ended by SIGABRT, and not by the crash test ("),
+    (Ended(-40, False, None), "the process was ended by signal 40, and not by the crash test ("),
+    (Ended(7, False, None), "the process ended with exit code 7 by itself ("),
+    (Ended(0, False, Outcome("raised", "ValueError: no")), "it failed: ValueError: no ("),
+    (Ended(-9, True, None), "the process did not end within 60 s ("),
+]
+
+
+@pytest.mark.parametrize(("ended", "told"), ELSEWHERE)
+def test_a_process_that_ends_elsewhere_than_at_its_point_is_a_problem_that_says_where_and_how(
+    ended: Ended, told: str
+) -> None:
+    point = Point("before commit", 3)
+    case = judged(Evidence(LOG, MARKS, [replace(ended, missed=point)]))
+    (problem,) = case.problems
+    assert problem.startswith(told)
+    assert problem.endswith(" (it was to be killed before commit 3)")
+    assert case.verdict == "unsafe"
+
+
+def test_only_a_good_end_outlives_a_point() -> None:
+    point = Point("before commit", 3)
+    assert Evidence(LOG, MARKS, [replace(WELL, missed=point)]).outlived == point
+    assert Evidence(LOG, MARKS, [Ended(3, False, None, point)]).outlived is None
+    assert evidence().outlived is None
+
+
+def test_every_planned_point_is_a_case_or_told_as_outlived() -> None:
+    def planned(*ends: Ended, **more: Any) -> Evidence:
+        return evidence(processes=ends, **more)
+
+    first, second = Point("after commit", 2), Point("before commit", 1)
+    runs = [
+        planned(KILLED, WELL),
+        Evidence(LOG, (*SEEN, *MARKS), [replace(WELL, missed=first)]),
+        planned(KILLED, replace(WELL, missed=second)),
+        planned(KILLED, Ended(-9, False, None, second)),
+        Evidence(LOG, (*SEEN, *MARKS, *MARKS), [replace(WELL, missed=first)]),  # and pays twice
+    ]
+    reference = Reference(Evidence(LOG, (*SEEN, *MARKS), [WELL]), {"get_weather": None}, 60.0)
+    cases, outlived = reference.judge_all(runs)
+    assert [(case.points, case.verdict) for case in cases] == [
+        ("before commit 3", "safe"),
+        ("before commit 3, then not before commit 1", "unsafe"),
+        ("not after commit 2", "unsafe"),
+    ]
+    assert outlived == ("after commit 2", "before commit 3, then before commit 1")
+    report = Report("a:b", "A", "completed", "", {}, (), cases, outlived=outlived)
+    assert report.to_dict()["outlived"] == list(outlived)
+    assert "the run ended before it came there: after commit 2; before commit 3, then" in str(
+        report
+    )
 
 
 def test_a_doubt_excuses_only_what_follows_from_it() -> None:

@@ -18,6 +18,7 @@ from agentor.cli import console
 from agentor.cli.loading import agent_argument
 from agentor.cli.options import Failure, Interrupted, Verb, debug_option, json_option
 from agentor.cli.plain import one_line, plain
+from agentor.crashtest.crashing import JOBS_MAX, TIMEOUT_S_MAX
 from agentor.crashtest.crashing import crashtest as run_crashtest
 from agentor.crashtest.junit import to_junit
 from agentor.crashtest.report import Case, Report, ToolReport
@@ -52,14 +53,14 @@ _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
 )
 @click.option(
     "--jobs",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, JOBS_MAX),
     metavar="N",
     help="Runs at the same time.  [default: CPUs]",
 )
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(0, TIMEOUT_S_MAX, min_open=True),
     metavar="SECONDS",
     default=60.0,
     show_default=True,
@@ -95,9 +96,10 @@ def crashtest(
     """Run an agent, kill it (SIGKILL) before and after every commit, resume each run from another process, and compare.
 
     The tools really run, many times: use services that are there for testing. The model is asked in the first run only.
-    Exit codes: 0 safe, also if calls of a "once" tool are in doubt and said to be; 1 a tool would silently run twice,
-    or status, answer, usage or conversation are not those of the uninterrupted run; 2 wrong usage; 130, 143, 129 broken
-    off by Ctrl-C, SIGTERM, SIGHUP.
+    Exit codes: 0 safe, also if calls of a "once" tool are in doubt and said to be; 1 not safe: the last line on standard
+    output says of how many crashes, and the lines before it why; 1, and one line on standard error instead: there is nothing to
+    compare, for the agent cannot be loaded, fails or takes too long without any crash; 2 wrong usage; 130, 143, 129 broken off by
+    Ctrl-C, SIGTERM, SIGHUP.
     """
     _check_writable(junit)
     came: list[int] = []

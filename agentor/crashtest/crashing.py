@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from agentor import inputs
 from agentor.agent import Agentor
@@ -17,6 +17,9 @@ from agentor.crashtest.campaign import Campaign, Progress, read_point
 from agentor.crashtest.processes import Processes
 from agentor.crashtest.report import Report
 from agentor.errors import ConfigError
+
+JOBS_MAX: Final = 1_000
+TIMEOUT_S_MAX: Final = 1_000_000  # twelve days; no system waits for as long as a float can say
 
 
 def crashtest(
@@ -87,9 +90,13 @@ def _check(target: Any, kills: Any, jobs: Any, timeout_s: Any) -> None:
         )
     if kills not in (1, 2):
         raise ConfigError(f"kills is 1 or 2, not {kills!r}")
-    if jobs is not None and (not isinstance(jobs, int) or jobs < 1):
-        raise ConfigError(f"jobs is a number of processes from 1 on, not {jobs!r}")
+    if jobs is not None and (not isinstance(jobs, int) or not 1 <= jobs <= JOBS_MAX):
+        raise ConfigError(f"jobs is a number of processes from 1 to {JOBS_MAX:,}, not {jobs!r}")
     inputs.read_seconds("timeout_s", timeout_s)
+    if timeout_s is None or not timeout_s <= TIMEOUT_S_MAX:
+        raise ConfigError(
+            f"timeout_s is a number of seconds above 0 and up to {TIMEOUT_S_MAX:,}, not {timeout_s!r}"
+        )
 
 
 @contextlib.contextmanager

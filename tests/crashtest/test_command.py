@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from agentor.cli import crashing, main
 from agentor.crashtest.processes import Processes
 from agentor.crashtest.report import Case, Report
+from agentor.errors import ConfigError
 from agentor.testing import crashtest
 
 SHOPS = Path(__file__).with_name("shops.py")
@@ -102,7 +103,15 @@ def test_no_such_agent_is_wrong_usage() -> None:
     [
         (["--at", "after lunch"], "'after lunch' names no moment: write 'before commit 3'"),
         (["--kills", "3"], "--kills"),
+        (["--at", ""], "names no moment"),
         (["--timeout", "0"], "--timeout"),
+        (["--timeout", "inf"], "--timeout"),
+        (["--timeout", "1e300"], "--timeout"),
+        (["--timeout", "1000001"], "--timeout"),
+        (["--timeout", "nan"], "timeout_s is a number of seconds above 0, not nan"),
+        (["--jobs", "0"], "--jobs"),
+        (["--jobs", "9" * 20], "--jobs"),
+        (["--input", " "], "the input is empty"),
         (["--junit", "no/such/place.xml"], "there is no such directory"),
         (["--junit", "x" * 300], "cannot be written (File name too long); name another file"),
         (["--keep", str(SHOPS.parent)], "is not empty; name a new directory"),
@@ -115,6 +124,23 @@ def test_options_that_cannot_be_meant_are_wrong_usage_before_any_work(
     done = run("chatting", *words)
     assert done.exit_code == 2
     assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"timeout_s": float("inf")},
+        {"timeout_s": float("nan")},
+        {"timeout_s": 1e300},
+        {"timeout_s": None},
+        {"jobs": 10**9},
+        {"kills": 3},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_by_the_function_too(option: Any) -> None:
+    (name,) = option
+    with pytest.raises(ConfigError, match=f"^{name} is "):
+        crashtest(f"{SHOPS}:chatting", "Hi.", **option)
 
 
 def test_there_being_nowhere_for_temporary_files_is_one_line(

@@ -78,8 +78,9 @@ def _is_file_name(place: str) -> bool:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r} (looked in {os.getcwd()})")
-    _look_first_in(path.resolve().parent)
-    name = path.stem if path.stem not in sys.modules else f"{path.stem} (app)"
+    own = path.resolve().parent if path.name == "__init__.py" else path  # or the package it is
+    _look_first_in(own.resolve().parent)
+    name = own.stem if own.stem not in sys.modules else f"{own.stem} (app)"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{str(path)!r} is not a Python file")

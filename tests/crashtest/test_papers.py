@@ -163,7 +163,7 @@ def test_a_test_case_has_the_same_name_whichever_of_two_calls_was_recorded_first
     [
         (Agentor("A", model=ScriptedModel([])), {}, "'app.py:agent', not Agentor"),
         ("app.py:agent", {"kills": 3}, "kills is 1 or 2, not 3"),
-        ("app.py:agent", {"jobs": 0}, "jobs is a number of processes from 1 on"),
+        ("app.py:agent", {"jobs": 0}, "jobs is a number of processes from 1 to 1,000"),
         ("app.py:agent", {"timeout_s": 0}, "timeout_s is a number of seconds above 0"),
         ("app.py:agent", {"at": "noon"}, "'noon' names no moment"),
         ("app.py:agent", {"input": []}, "message"),

@@ -23,7 +23,13 @@ from agentor.crashtest.junit import to_junit
 from agentor.crashtest.report import Case, Report, ToolReport
 from agentor.errors import ConfigError
 
-_STYLES = {"safe": "green", "in doubt": "yellow", "unsafe": "red", "not called": "dim"}
+_STYLES = {
+    "safe": "green",
+    "in doubt": "yellow",
+    "unsafe": "red",
+    "failed": "yellow",
+    "not called": "dim",
+}
 _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
 
 
@@ -218,7 +224,7 @@ def _print(report: Report, keep: Path | None) -> None:
     if report.tools:
         click.echo()
         console.print_table(
-            ("tool", "effect", "calls", "starts", "starting it again"),
+            ("tool", "effect", "calls", "most starts", "starting it again"),
             [_tool_row(tool) for tool in report.tools],
         )
     click.echo()

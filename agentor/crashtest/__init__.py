@@ -9,6 +9,7 @@
     journal        what the child did, kept outside its store
     evidence       all that a run has left behind; `recorded` is what its log says of the calls
     judging        one killed run beside the uninterrupted one
+    noting         what the test could not try, as the uninterrupted run shows
     report, junit  what came of it, for people and for CI
 
 Nothing of the user's is imported here but in the children.

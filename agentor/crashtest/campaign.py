@@ -16,12 +16,14 @@ from typing import Any, Final, TypeAlias
 
 from agentor.crashtest.evidence import Evidence, collect, load
 from agentor.crashtest.judging import Reference, not_seen, varying
+from agentor.crashtest.noting import failures, notes
 from agentor.crashtest.orders import Order, Outcome
 from agentor.crashtest.points import Point
 from agentor.crashtest.processes import CrashtestFailedError, Ended, Processes
 from agentor.crashtest.recorded import open_calls, side_by_side
 from agentor.crashtest.replaying import write_replies
 from agentor.crashtest.report import Report, tool_reports
+from agentor.engine import events as ev
 from agentor.engine.store.protocol import new_run_id
 from agentor.errors import ConfigError
 
@@ -63,9 +65,9 @@ class Campaign:
             status=first.state.status or "",
             answer=first.state.text,
             usage=first.state.usage.to_dict(),
-            tools=tool_reports(outcome.effects, calls, cases),
+            tools=tool_reports(outcome.effects, calls, cases, _failed(first)),
             cases=cases,
-            notes=tuple(_notes(first, reference, outcome)),
+            notes=tuple(notes(first, reference, outcome)),
             parallel=bool(side_by_side(first.log)),
         )
 
@@ -196,16 +198,11 @@ def _by_point(runs: Iterable[Evidence]) -> Iterator[tuple[Point, Evidence]]:
             yield read_point(killed), run
 
 
-def _notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[str]:
-    names = {event.call_id: event.name for event in first.log if event.call_id is not None}
-    if differing := sorted({str(names.get(call_id)) for call_id in reference.varying}):
-        yield f"Answers differently each time, also without a crash: {', '.join(differing)}."
-    if outcome.own_store not in (None, "SQLiteStore"):
-        yield f"Tested on a SQLiteStore; the agent's own is a {outcome.own_store}."
-    if first.state.status == "paused":
-        yield "The run waits for a person; approve (--approve) consents, and tests what follows, too."
-    elif not any(mark.kind == "start" for mark in first.marks) and not reference.unseen(first):
-        yield "No tool was called: an input that leads to calls would test more."
+def _failed(first: Evidence) -> frozenset[str]:
+    """The tools that did nothing but fail in the uninterrupted run."""
+    failing = Counter(event.name or "" for event in failures(first))
+    answers = Counter(event.name for event in first.log if event.type == ev.TOOL_RESULT)
+    return frozenset(name for name, times in failing.items() if times == answers[name])
 
 
 def _raise_failure(ended: Ended, timeout_s: float, target: str) -> None:

@@ -58,7 +58,12 @@ def _outcome(order: Order) -> Outcome:
     except BaseException as error:  # also an exit of the user's: it is told as what it is
         traceback.print_exc()
         ending, error_told = "raised", _told(error)
-    return Outcome(ending, error_told, agent.name, effects, own_store)  # type: ignore[arg-type]
+    keyless = [
+        name
+        for name, tool in agent.tools.items()
+        if tool.effect == "idempotent" and tool.context_param is None
+    ]
+    return Outcome(ending, error_told, agent.name, effects, own_store, keyless)  # type: ignore[arg-type]
 
 
 def _name_of_store(store: object) -> str | None:

@@ -71,6 +71,12 @@ class Evidence:
         errors = {each.call_id: each.error for each in self.recorded}  # of several the last is kept
         return frozenset(i for i, error in errors.items() if error not in (None, IN_DOUBT))
 
+    @cached_property
+    def not_known(self) -> frozenset[str]:
+        """The calls that the conversation answers with a doubt."""
+        errors = {each.call_id: each.error for each in self.recorded}
+        return frozenset(i for i, error in errors.items() if error == IN_DOUBT)
+
     def keys(self, asked: Asked) -> set[str | None]:
         """The idempotency keys that it was started under."""
         return {m.key for m in self.marks if m.kind == "start" and _asked(m) == asked}

@@ -9,11 +9,10 @@ from functools import cached_property
 from typing import Final
 
 from agentor.crashtest.evidence import Evidence, failure
+from agentor.crashtest.quoting import counted, short
 from agentor.crashtest.recorded import Asked
 from agentor.crashtest.report import Again, Case
 from agentor.engine.events import Message
-
-_SHOWN = 80  # characters of a text that is quoted
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,8 @@ class Reference:
         again, harms = self._again(case), self._harms_done(case)
         if reason := failure(last, self.timeout_s):
             told = f"resumed, {reason}" if killed else reason
-            return Case(killed, "failed", again, problems=(told, *harms))
+            starts = _by_tool(case)
+            return Case(killed, "failed", again, problems=(told, *harms), starts=starts)
         if not case.log:
             return self._nothing_saved(case, killed)
         never_ran = self._never_ran(case)
@@ -48,7 +48,10 @@ class Reference:
         unseen = self.unseen(case)
         problems = [*map(not_seen, unseen), *harms, *map(_denial, never_ran), *self._damage(case)]
         differences, notes = self._differences(case)
-        if doubts and (self.live or case.state.status == "paused"):
+        if doubts and case.state.status == "paused" != self.run.state.status:
+            told = f"{', '.join(doubts)}: the run waits for a person to say what became of it"
+            notes, differences = [told], []  # that answer and conversation are not whole follows
+        elif doubts and self.live:
             notes, differences = notes + differences, []  # they follow from an honest "not known"
         return Case(
             killed,
@@ -60,6 +63,7 @@ class Reference:
             (*problems, *differences),
             tuple(notes),
             _tools(unseen),
+            starts=_by_tool(case),
         )
 
     def _nothing_saved(self, case: Evidence, killed: tuple[str, ...]) -> Case:
@@ -140,10 +144,12 @@ class Reference:
                 f"the run ends {after.status or 'unfinished'}{error}, not {before.status}"
             )
         if before.text != after.text:
-            problems.append(f"the answer is {_short(after.text)}, not {_short(before.text)}")
+            problems.append(f"the answer is {short(after.text)}, not {short(before.text)}")
         usual, used = self.run.usage_of_the_conversation(), case.usage_of_the_conversation()
         if usual != used:
-            problems.append(f"the usage is {used.total_tokens} tokens, not {usual.total_tokens}")
+            problems.append(
+                f"the usage is {counted(used.total_tokens, 'token', 'tokens')}, not {usual.total_tokens}"
+            )
         for difference, is_expected in self._conversation(case):
             (notes if is_expected else problems).append(difference)
         return problems, notes
@@ -153,7 +159,10 @@ class Reference:
         names = {e.call_id: e.name for e in case.log if e.call_id is not None}
         told = list(case.state.messages)
         if len(told) != len(self.messages):
-            yield f"the conversation has {len(told)} messages, not {len(self.messages)}", False
+            yield (
+                f"the conversation has {counted(len(told), 'message', 'messages')}, not {len(self.messages)}",
+                False,
+            )
         for number, (before, after) in enumerate(zip(self.messages, told, strict=False), 1):
             if before == after:
                 continue
@@ -161,7 +170,7 @@ class Reference:
             if call_id is None or call_id != before.get("tool_call_id"):
                 yield f"message {number} of the conversation differs", False
                 continue
-            told_of = f"{_short(after.get('content'))}, not {_short(before.get('content'))}"
+            told_of = f"{short(after.get('content'))}, not {short(before.get('content'))}"
             yield from self._answer(case, call_id, names.get(call_id), told_of)
 
     def _answer(
@@ -170,6 +179,8 @@ class Reference:
         """Another answer of a tool than in the uninterrupted run. One that may be asked again must be able to answer
         again: a failure in place of an answer is never to be expected."""
         was_open = call_id in case.open_calls
+        if was_open and call_id in case.not_known:
+            return  # it is told as a doubt
         fails, failed = call_id in case.failing, call_id in self.run.failing
         if fails and not failed:
             yield f"{name} fails: it answered {answers}", False
@@ -213,6 +224,10 @@ def _tools(calls: Sequence[Asked]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked.tool for asked in calls))
 
 
+def _by_tool(case: Evidence) -> dict[str, int]:
+    return dict(Counter(mark.tool or "" for mark in case.marks if mark.kind == "start"))
+
+
 def not_seen(asked: Asked) -> str:
     return _NOT_SEEN.format(_call(asked))
 
@@ -222,10 +237,4 @@ def _denial(asked: Asked) -> str:
 
 
 def _call(asked: Asked) -> str:
-    return f"{asked.tool} {_short(asked.args, quoted=False)}"
-
-
-def _short(text: object, *, quoted: bool = True) -> str:
-    told = str(text) if isinstance(text, str) else repr(text)
-    told = told if len(told) <= _SHOWN else f"{told[:_SHOWN]}..."
-    return repr(told) if quoted and isinstance(text, str) else told
+    return f"{asked.tool} {short(asked.args, quoted=False)}"

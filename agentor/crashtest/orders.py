@@ -71,6 +71,9 @@ class Outcome:
     agent: str = ""
     effects: dict[str, str | None] = field(default_factory=dict)
     own_store: str | None = None  # the kind of store that the agent has outside of the test
+    keyless: list[str] = field(
+        default_factory=list
+    )  # idempotent tools that are not given their key
 
     def write(self, path: Path) -> None:
         path.write_text(strict_json.dumps(strict_json.clean(asdict(self))), "utf-8")

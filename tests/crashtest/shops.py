@@ -160,6 +160,13 @@ def pay_and_raise(ctx: RunContext, amount: int) -> str:
     raise RuntimeError("the printer is on fire")
 
 
+@function_tool(effect="transactional", name_override="pay")
+def order(ctx: RunContext, amount: int) -> str:
+    """Write an order into a table of the shop's own."""
+    ctx.db.execute("INSERT INTO orders VALUES (?)", (amount,))
+    return "ordered"
+
+
 def exits() -> None:
     """End the process."""
     os._exit(7)
@@ -259,6 +266,12 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
     "forgetful": forgetful_agent,
     "stamping": lambda: Agentor(
         "Stamping", model=model(calls(("stamp", {})), says("Stamped.")), tools=[stamp]
+    ),
+    "tableless": lambda: shop(order, store=str(SERVICE / "own.db")),
+    "mistaken": lambda: Agentor(
+        "Mistaken",
+        model=model(calls(("pay", {"sum": "x"}), ("nosuch", {})), says("Well.")),
+        tools=[pay],
     ),
     "quitting": lambda: calling(exits),
     "waiting": lambda: calling(waits),

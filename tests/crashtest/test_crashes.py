@@ -357,3 +357,17 @@ def test_a_model_that_differs_by_itself_cannot_be_tested_live(crasher: Crasher) 
 def test_a_point_that_the_run_never_comes_to_is_wrong_usage(crasher: Crasher) -> None:
     with pytest.raises(ConfigError, match="never came to 'after commit 9'"):
         crasher.test("chatting", at="after commit 9")
+
+
+def test_tools_that_fail_anyhow_are_told_and_not_called_tested(crasher: Crasher) -> None:
+    report = crasher.test("tableless", at=UNSAVED)
+    assert "pay fails without a crash, too: it answered 'Error: " in str(report)
+    assert (report.tools[0].verdict, report.tested, report.safe) == ("failed", False, True)
+
+
+def test_calls_that_nobody_can_make_are_told_as_such(crasher: Crasher) -> None:
+    report = crasher.test("mistaken", at="after commit 1")
+    unknown, unfit, nothing = report.notes
+    assert unfit.startswith("pay fails without a crash, too")
+    assert "there is no tool 'nosuch'" in unknown
+    assert "no call could be made as the model asked" in nothing

@@ -57,6 +57,16 @@ _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
     "--at", metavar="POINT", help='Kill only here, as a report names it: "before commit 3".'
 )
 @click.option(
+    "--setup",
+    metavar="FUNCTION",
+    help="Call module.py:function(store, scratch) before each run, to make tables and files.",
+)
+@click.option(
+    "--check",
+    metavar="FUNCTION",
+    help="Call module.py:function(store, scratch) after each run, and compare what it returns.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
@@ -92,6 +102,8 @@ def crashtest(
     live: bool,
     approve: bool,
     at: str | None,
+    setup: str | None,
+    check: str | None,
     jobs: int | None,
     timeout_s: float,
     keep: Path | None,
@@ -116,6 +128,8 @@ def crashtest(
                 live=live,
                 approve=approve,
                 at=at,
+                setup=setup,
+                check=check,
                 jobs=jobs,
                 timeout_s=timeout_s,
                 keep=keep,

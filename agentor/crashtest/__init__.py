@@ -4,6 +4,7 @@
     campaign       the whole of it: which runs are played, and where each is killed
     fork_server    where the agent's processes come from; `child` is what each of them does
     orphans        no process is left behind, whoever dies first
+    functions      in the child: the user's own `setup` and `check`
     watching       in the child: the store and the tools are watched, and the process dies where it is told to
     replaying      in the child: a model that answers as it did in the first run
     journal        what the child did, kept outside its store

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agentor.crashtest.evidence import Evidence, collect, load
-from agentor.crashtest.judging import Reference, not_seen, varying
+from agentor.crashtest.judging import Reference, not_seen, objection, varying
 from agentor.crashtest.noting import failures, notes
 from agentor.crashtest.orders import Order, Outcome
 from agentor.crashtest.points import Point
@@ -45,6 +45,8 @@ class Campaign:
     live: bool
     approve: bool
     timeout_s: float
+    setup: str | None
+    check: str | None
     processes: Processes
     pool: ThreadPoolExecutor
     progress: Progress | None
@@ -84,6 +86,8 @@ class Campaign:
                 f"the uninterrupted run ends {status!r} ({first.state.error}): a crash test needs one that completes "
                 "or waits for a person"
             )
+        if first.check is not None and (reason := objection(first.check, self.timeout_s)):
+            raise CrashtestFailedError(f"without any crash, {reason}")
         write_replies(first.log, self.directory / _REPLIES)
         return first, ended.outcome
 
@@ -153,7 +157,19 @@ class Campaign:
             if point is not None and not ended[-1].was_killed:
                 break
             unanswered |= open_calls(load(directory, run_id))
-        return collect(directory, run_id, ended, unanswered if points else set())
+        check = self._checked(directory, run_id, ended)
+        return collect(directory, run_id, ended, unanswered if points else set(), check)
+
+    def _checked(self, directory: Path, run_id: str, ended: Sequence[Ended]) -> Ended | None:
+        """Have the user's check look at what the run has left; not if it failed, or nothing of it was saved."""
+        last = ended[-1].outcome
+        if self.check is None or last is None or last.ending != "ended":
+            return None
+        order = self._order(directory, run_id, len(ended) + 1, None)
+        checked = self.processes.obey(replace(order, check=self.check))
+        if checked.outcome is not None and checked.outcome.ending == "config":
+            raise ConfigError(checked.outcome.error)
+        return checked
 
     def _order(self, directory: Path, run_id: str, process: int, point: Point | None) -> Order:
         replies = self.directory / _REPLIES
@@ -167,6 +183,7 @@ class Campaign:
             point,
             replies if replies.exists() and not self.live else None,
             self.approve,
+            self.setup,
         )
 
 
@@ -228,7 +245,7 @@ def read_point(text: str) -> Point:
     """The point that a text names, also as a report names it; else `ConfigError`."""
     try:
         return Point.parse(text.partition(" (")[0])
-    except ValueError:
+    except (AttributeError, ValueError):
         raise ConfigError(
             f"{text!r} names no moment: write 'before commit 3', 'after commit 3' or 'after return 2'"
         ) from None

@@ -27,6 +27,8 @@ def crashtest(
     live: bool = False,
     approve: bool = False,
     at: str | None = None,
+    setup: str | None = None,
+    check: str | None = None,
     jobs: int | None = None,
     processes: Processes | None = None,
     timeout_s: float = 60.0,
@@ -45,6 +47,10 @@ def crashtest(
         live: Ask the agent's own model in every run. Otherwise it is asked in the first, and its answers are used again.
         approve: Consent to every call that waits for a person, so that what follows is tested, too.
         at: Kill only here, as a report names it: "before commit 3".
+        setup: The name of a function `setup(store, scratch)`, "app_test.py:prepare", that is called before each run: with
+            the path of its SQLite file, which does not exist yet, and that of its directory for files.
+        check: The name of a function `check(store, scratch)` that is called after each. If it raises, the run is unsafe;
+            what it returns must be what it returned for the uninterrupted run.
         jobs: Runs at the same time; default: as many as there are processors.
         processes: What several crash tests share: see `agentor.crashtest.processes.Processes`.
         timeout_s: Seconds that one process may take.
@@ -55,6 +61,8 @@ def crashtest(
     crash, so that there is nothing to compare.
     """
     _check(target, kills, jobs, timeout_s)
+    _check_function("setup", setup)
+    _check_function("check", check)
     only = None if at is None else read_point(at)
     messages = inputs.read_input(input)
     with contextlib.ExitStack() as stack:
@@ -70,6 +78,8 @@ def crashtest(
             live=live,
             approve=approve,
             timeout_s=timeout_s,
+            setup=setup,
+            check=check,
             processes=found,
             pool=pool,
             progress=progress,
@@ -90,6 +100,14 @@ def _check(target: Any, kills: Any, jobs: Any, timeout_s: Any) -> None:
     if jobs is not None and (not isinstance(jobs, int) or jobs < 1):
         raise ConfigError(f"jobs is a number of processes from 1 on, not {jobs!r}")
     inputs.read_seconds("timeout_s", timeout_s)
+
+
+def _check_function(role: str, name: Any) -> None:
+    if name is not None and (not isinstance(name, str) or not all(name.rpartition(":"))):
+        raise ConfigError(
+            f"{role} is the name of a function, such as 'app_test.py:{role}', not {name!r}: it is called in processes of "
+            "their own"
+        )
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ class Evidence:
         frozenset()
     )  # ids of those without a full batch of results at a kill
     run_id: str = ""
+    check: Ended | None = None  # how the process ended that called the user's check, if one was
 
     @cached_property
     def state(self) -> RunState:
@@ -127,7 +128,11 @@ def failure(ended: Ended, timeout_s: float = 0.0) -> str | None:
 
 
 def collect(
-    directory: Path, run_id: str, processes: Sequence[Ended], at_kills: set[str]
+    directory: Path,
+    run_id: str,
+    processes: Sequence[Ended],
+    at_kills: set[str],
+    check: Ended | None = None,
 ) -> Evidence:
     """Read what is there. No process of the run may be alive."""
     return Evidence(
@@ -136,6 +141,7 @@ def collect(
         processes,
         frozenset(at_kills),
         run_id,
+        check,
     )
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from agentor.crashtest.evidence import Evidence, failure
+from agentor.crashtest.processes import Ended
 from agentor.crashtest.quoting import counted, short
 from agentor.crashtest.recorded import Asked
 from agentor.crashtest.report import Again, Case
@@ -53,6 +54,9 @@ class Reference:
             notes, differences = [told], []  # that answer and conversation are not whole follows
         elif doubts and self.live:
             notes, differences = notes + differences, []  # they follow from an honest "not known"
+        missed, otherwise = self._checked(case)
+        problems += missed
+        (notes if doubts else problems).extend(otherwise)
         return Case(
             killed,
             case.state.status or "unfinished",
@@ -121,6 +125,15 @@ class Reference:
             for asked in case.never_ran()
             if usual[asked] or self.effects.get(asked.tool) != "once"
         ]
+
+    def _checked(self, case: Evidence) -> tuple[list[str], list[str]]:
+        """What the user's check objects to, and what it finds otherwise than in the uninterrupted run."""
+        if case.check is None:
+            return [], []
+        if reason := objection(case.check, self.timeout_s):
+            return [reason], []
+        found, usual = _found(case), _found(self.run)
+        return [], [f"check finds {short(found)}, not {short(usual)}"] if found != usual else []
 
     # The log ------------------------------------------------------------------------------------------------------
 
@@ -222,6 +235,18 @@ def varying(one: Evidence, other: Evidence) -> frozenset[str]:
 
 def _tools(calls: Sequence[Asked]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked.tool for asked in calls))
+
+
+def objection(check: Ended, timeout_s: float) -> str | None:
+    """Why the user's check does not accept what a run has left."""
+    if check.outcome is not None and check.outcome.ending == "raised":
+        return check.outcome.error
+    reason = failure(check, timeout_s)
+    return None if reason is None else f"check: {reason}"
+
+
+def _found(run: Evidence) -> str:
+    return run.check.outcome.found if run.check and run.check.outcome else ""
 
 
 def _by_tool(case: Evidence) -> dict[str, int]:

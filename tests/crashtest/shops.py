@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -167,6 +169,40 @@ def order(ctx: RunContext, amount: int) -> str:
     return "ordered"
 
 
+def make_orders(store: Path, scratch: Path) -> None:
+    """A setup: the tables of the shop's own, and a stock."""
+    with closing(sqlite3.connect(store)) as db:
+        db.execute("CREATE TABLE orders (amount INTEGER)")
+    (scratch / "stock.txt").write_text(os.environ["AGENTOR_CRASHTEST_DIR"])
+
+
+def break_down(store: Path, scratch: Path) -> None:
+    raise SystemExit("no disk")
+
+
+def paid(store: Path, scratch: Path) -> list[str]:
+    """A check: the amounts that the payment service saw."""
+    assert store.exists()
+    assert scratch == SERVICE.resolve()
+    return [line.partition(" ")[2] for line in payments()]
+
+
+def paid_at_most_once(store: Path, scratch: Path) -> None:
+    assert len(payments()) <= 1, f"paid {len(payments())} times"
+
+
+def paid_never(store: Path, scratch: Path) -> None:
+    assert not payments(), "somebody paid"
+
+
+def fail_in_silence(store: Path, scratch: Path) -> None:
+    os._exit(9)
+
+
+def key_of_the_payment(store: Path, scratch: Path) -> list[str]:
+    return payments()  # which has the keys, and they are of the run
+
+
 def exits() -> None:
     """End the process."""
     os._exit(7)
@@ -267,6 +303,7 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
     "stamping": lambda: Agentor(
         "Stamping", model=model(calls(("stamp", {})), says("Stamped.")), tools=[stamp]
     ),
+    "deaf": lambda: shop(function_tool(pay, effect="idempotent")),
     "tableless": lambda: shop(order, store=str(SERVICE / "own.db")),
     "mistaken": lambda: Agentor(
         "Mistaken",

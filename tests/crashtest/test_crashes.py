@@ -32,11 +32,13 @@ class Crasher:
 
     def test(self, name: str, **how: Any) -> Report:
         target = name if ":" in name else f"{SHOPS}:{name}"
+        for role in {"setup", "check"} & how.keys():
+            how[role] = f"{SHOPS}:{how[role]}"
         return crashtest(target, "Buy tea.", processes=self._processes, **how)
 
-    def at(self, point: str, name: str) -> tuple[Report, Case]:
+    def at(self, point: str, name: str, **how: Any) -> tuple[Report, Case]:
         """Killed at one point only."""
-        report = self.test(name, at=point)
+        report = self.test(name, at=point, **how)
         (case,) = report.cases
         return report, case
 
@@ -371,3 +373,63 @@ def test_calls_that_nobody_can_make_are_told_as_such(crasher: Crasher) -> None:
     assert unfit.startswith("pay fails without a crash, too")
     assert "there is no tool 'nosuch'" in unknown
     assert "no call could be made as the model asked" in nothing
+
+
+# The functions of the user's: setup and check ---------------------------------------------------------------------
+
+
+def test_each_run_is_given_what_it_needs_before_it_begins_and_once(
+    crasher: Crasher, tmp_path: Path
+) -> None:
+    report = crasher.test("tableless", setup="make_orders", at=UNSAVED, keep=tmp_path)
+    assert (report.safe, report.tested, report.notes) == (True, True, ())
+    for name in ("first", "second", "before-commit-3"):
+        scratch = tmp_path / name / "scratch"
+        assert Path((scratch / "stock.txt").read_text()) == scratch.resolve()
+        file = apsw.Connection(str(tmp_path / name / "runs.db"))
+        assert file.execute("SELECT amount FROM orders").fetchall() == [(5,)]
+        file.close()
+
+
+def test_a_declaration_is_held_against_what_the_service_saw(crasher: Crasher) -> None:
+    """The tool says that a second start is dropped, and nobody drops it."""
+    assert crasher.test("deaf", at=UNSAVED).safe
+    report = crasher.test("deaf", at=UNSAVED, check="paid")
+    assert not report.safe
+    assert '- check finds \'["5", "5"]\', not \'["5"]\'' in str(report)
+    report = crasher.test("deaf", at=UNSAVED, check="paid_at_most_once")
+    assert "paid_at_most_once raised AssertionError: paid 2 times" in str(report)
+
+
+def test_a_check_that_finds_what_it_found_is_content(crasher: Crasher) -> None:
+    for how in ({"at": UNSAVED}, {"at": "before commit 1"}):
+        assert crasher.test("idempotent", check="paid", **how).safe
+
+
+def test_what_a_check_finds_otherwise_where_a_call_is_in_doubt_is_told(crasher: Crasher) -> None:
+    """Killed when the call was claimed and nobody had begun it: that it was not paid is what the doubt says."""
+    report, case = crasher.at("after commit 2", "blind", check="paid")
+    assert (case.verdict, case.notes) == ("in doubt", ("check finds '[]', not '[\"5\"]'",))
+    report, _ = crasher.at(UNSAVED, "blind", check="paid")
+    assert "check" not in str(report)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "told"),
+    [
+        ({"setup": "break_down"}, CrashtestFailedError, "break_down raised SystemExit: no disk"),
+        ({"setup": "SERVICE"}, ConfigError, r"setup: .*:SERVICE is no function `def setup\("),
+        ({"check": "no_such"}, ConfigError, "check: .*:no_such is no function"),
+        ({"check": "paid_never"}, CrashtestFailedError, "without any crash, check .*paid_never"),
+        ({"check": "fail_in_silence"}, CrashtestFailedError, "check: the process ended with exit"),
+        (
+            *({"check": "key_of_the_payment"}, CrashtestFailedError),
+            "two runs differ without any crash, .*: check finds",
+        ),
+    ],
+)
+def test_a_setup_or_check_that_does_not_work_without_a_crash_says_why(
+    crasher: Crasher, how: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        crasher.test("reading", at=UNSAVED, **how)

@@ -166,6 +166,9 @@ def test_a_test_case_has_the_same_name_whichever_of_two_calls_was_recorded_first
         ("app.py:agent", {"jobs": 0}, "jobs is a number of processes from 1 on"),
         ("app.py:agent", {"timeout_s": 0}, "timeout_s is a number of seconds above 0"),
         ("app.py:agent", {"at": "noon"}, "'noon' names no moment"),
+        ("app.py:agent", {"at": ["before commit 3"]}, r"\['before commit 3'\] names no moment"),
+        ("app.py:agent", {"setup": print}, "setup is the name of a function, such as 'app_test"),
+        ("app.py:agent", {"check": "check"}, "check is the name of a function, .* not 'check'"),
         ("app.py:agent", {"input": []}, "message"),
     ],
 )

@@ -14,7 +14,7 @@ from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import Asked, Recorded, kept_generations, recorded
 from agentor.engine import events as ev
 from agentor.engine.batch import IN_DOUBT
-from agentor.engine.calling import MAY_HAVE_HAPPENED
+from agentor.engine.calling import MAY_HAVE_HAPPENED, RECONCILE_FAILED
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import RunState, replay, verify, with_messages
 from agentor.engine.store import SQLiteStore
@@ -96,8 +96,15 @@ class Evidence:
             event
             for event in self.log
             if (event.type == ev.TOOL_RESULT and event.error == IN_DOUBT)
-            or (event.type == ev.APPROVAL and event.reason == MAY_HAVE_HAPPENED)
+            or (event.type == ev.APPROVAL and (event.reason or "").startswith(MAY_HAVE_HAPPENED))
         ]
+
+    def failed_reconciles(self) -> list[tuple[str, str]]:
+        """The tools whose `reconcile` failed, and how it did."""
+        before, _, after = RECONCILE_FAILED.partition("{}")
+        told = ((event.name or "", event.result or event.reason or "") for event in self.in_doubt())
+        found = ((name, text.partition(before)[2].removesuffix(after)) for name, text in told)
+        return [*dict.fromkeys((name, reason) for name, reason in found if reason)]
 
     def breaches(self) -> list[str]:
         """What a provider may refuse of what the model was sent, and what does not replay."""

@@ -13,6 +13,7 @@ from agentor.crashtest.processes import Ended
 from agentor.crashtest.quoting import counted, short
 from agentor.crashtest.recorded import Asked
 from agentor.crashtest.report import Again, Case
+from agentor.engine.effects import NO_VERDICT
 from agentor.engine.events import Message
 
 
@@ -49,11 +50,17 @@ class Reference:
         unseen = self.unseen(case)
         problems = [*map(not_seen, unseen), *harms, *map(_denial, never_ran), *self._damage(case)]
         differences, notes = self._differences(case)
+        failed = case.failed_reconciles()
+        problems += [f"{name}: {reason}" for name, reason in failed if NO_VERDICT in reason]
+        failures = [
+            f"{name}: its reconcile failed: {r}" for name, r in failed if NO_VERDICT not in r
+        ]
         if doubts and case.state.status == "paused" != self.run.state.status:
             told = f"{', '.join(doubts)}: the run waits for a person to say what became of it"
             notes, differences = [told], []  # that answer and conversation are not whole follows
         elif doubts and self.live:
             notes, differences = notes + differences, []  # they follow from an honest "not known"
+        notes += failures
         missed, otherwise = self._checked(case)
         problems += missed
         (notes if doubts else problems).extend(otherwise)
@@ -68,6 +75,7 @@ class Reference:
             tuple(notes),
             _tools(unseen),
             starts=_by_tool(case),
+            reconcile_failed=tuple(dict.fromkeys(name for name, _ in failed)),
         )
 
     def _nothing_saved(self, case: Evidence, killed: tuple[str, ...]) -> Case:

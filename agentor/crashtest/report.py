@@ -21,7 +21,11 @@ MEND: Final[Mapping[str | None, str]] = {
     "only that: a call in doubt may never have begun, and one that failed may have taken effect before",
 }
 
-_SETTLED: Final = "the model or a person is told so. A reconcile(ctx) that finds out what became of the call would settle it"
+_TOLD: Final = "the model or a person is told so"
+_SETTLED: Final = {
+    False: "A reconcile(ctx) that finds out what became of the call would settle it",
+    True: "Its reconcile, which failed, could settle it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Case:
     notes: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()  # tools whose call has a result, and whose start nobody saw
     starts: Mapping[str, int] = field(default_factory=dict)  # of each tool, by all processes
+    reconcile_failed: tuple[str, ...] = ()  # tools that could not be asked about a call in doubt
 
     @property
     def verdict(self) -> Verdict:
@@ -152,9 +157,10 @@ class Report:
 
     def remarks(self) -> list[str]:
         """What is worth knowing and no problem."""
+        failed = {tool for case in self.cases for tool in case.reconcile_failed}
         return [
             *_each_once((note, case) for case in self.cases for note in case.notes),
-            *(f"{tool}: in doubt; {_SETTLED}" for tool in self.in_doubt),
+            *(f"{tool}: in doubt; {_TOLD}. {_SETTLED[tool in failed]}" for tool in self.in_doubt),
             *self.notes,
         ]
 

@@ -287,6 +287,10 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
         )
     ),
     "parking": lambda: shop(function_tool(pay, effect="once", on_doubt="park")),
+    "unreachable": lambda: shop(
+        function_tool(pay, effect="once", on_doubt="park", reconcile=lambda ctx: 1 // 0)
+    ),
+    "affirming": lambda: shop(function_tool(pay, effect="once", reconcile=lambda ctx: True)),
     "approving": lambda: shop(function_tool(pay, effect="once", needs_approval=True)),
     "rewinding": lambda: shop(function_tool(pay, effect="idempotent"), half_finished="rewind"),
     "steady": lambda: Agentor(

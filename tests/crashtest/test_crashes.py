@@ -226,6 +226,20 @@ def test_a_run_that_parks_in_doubt_is_no_breach(crasher: Crasher) -> None:
     assert (case.status, case.verdict) == ("paused", "in doubt")
 
 
+def test_a_reconcile_that_raises_is_told_and_not_wished_for(crasher: Crasher) -> None:
+    report, case = crasher.at(UNSAVED, "unreachable")
+    assert (report.safe, case.status, case.reconcile_failed) == (True, "paused", ("pay",))
+    assert "pay: its reconcile failed: ZeroDivisionError" in str(report)
+    assert "Its reconcile, which failed, could settle it" in str(report)
+    assert "A reconcile(ctx)" not in str(report)
+
+
+def test_a_reconcile_that_answers_no_verdict_is_a_problem(crasher: Crasher) -> None:
+    report, case = crasher.at(UNSAVED, "affirming")
+    assert case.verdict == "unsafe"
+    assert "- pay: TypeError: reconcile answers Happened(result)" in str(report)
+
+
 def test_a_reconcile_that_denies_what_has_happened_is_found(crasher: Crasher) -> None:
     report, case = crasher.at(UNSAVED, "lying")
     assert case.verdict == "unsafe"

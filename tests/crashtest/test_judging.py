@@ -18,6 +18,8 @@ from agentor.crashtest.orders import Outcome
 from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import open_calls, recorded, side_by_side
 from agentor.crashtest.report import Case, tool_reports
+from agentor.engine.calling import RECONCILE_FAILED
+from agentor.engine.effects import NO_VERDICT
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import Spending, replay
 from tests.core.logs import logs
@@ -418,3 +420,24 @@ def test_that_nothing_was_started_says_whether_anything_was_asked_for(
 def test_an_idempotent_tool_that_cannot_pass_its_key_on_is_told() -> None:
     (told,) = told_of(keyless=["pay"])
     assert "takes no ctx, so it cannot pass ctx.idempotency_key on" in told
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        ("OSError: no (such) host", "in doubt"),
+        (f"TypeError: {NO_VERDICT}True", "unsafe"),
+    ],
+)
+def test_a_reconcile_that_is_broken_is_named_and_one_that_answers_no_verdict_is_a_problem(
+    reason: str, verdict: str
+) -> None:
+    log = failing("call_1", "outcome unknown")
+    told = f"Error: not known{RECONCILE_FAILED.format(reason)}"
+    log = [e.with_(result=told) if e.error == "outcome unknown" else e for e in log]
+    case = judged(evidence(log, open_calls=frozenset({"call_1"})), "once")
+    assert (case.verdict, case.reconcile_failed) == (verdict, ("get_weather",))
+    named = {"unsafe": case.problems, "in doubt": case.notes}[verdict]
+    assert len(named) == 1
+    assert named[0].startswith("get_weather: ")
+    assert reason in named[0]

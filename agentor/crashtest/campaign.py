@@ -22,7 +22,8 @@ from agentor.crashtest.points import Point
 from agentor.crashtest.processes import CrashtestFailedError, Ended, Processes
 from agentor.crashtest.recorded import open_calls, side_by_side
 from agentor.crashtest.replaying import write_replies
-from agentor.crashtest.report import Report, tool_reports
+from agentor.crashtest.report import Case, Report, tool_reports
+from agentor.engine import clock
 from agentor.engine import events as ev
 from agentor.engine.store.protocol import new_run_id
 from agentor.errors import ConfigError
@@ -59,7 +60,7 @@ class Campaign:
         runs = self._killed_once(reference) if only is None else self._killed_at(only)
         if kills == 2:
             runs += self._killed_twice(runs)
-        cases = tuple(reference.judge(evidence) for evidence in runs)
+        cases = tuple(_placed(reference.judge(evidence), evidence) for evidence in runs)
         calls = Counter(mark.tool or "" for mark in first.marks if mark.kind == "start")
         return Report(
             target=self.target,
@@ -149,6 +150,7 @@ class Campaign:
 
     def _play(self, name: str, points: Sequence[Point] = ()) -> Evidence:
         """One run, killed at each of the points in turn, and resumed after each."""
+        began = clock.monotonic()
         directory = self.directory / name
         directory.mkdir(mode=0o700)
         run_id, ended, unanswered = new_run_id(), list[Ended](), set[str]()
@@ -158,7 +160,8 @@ class Campaign:
                 break
             unanswered |= open_calls(load(directory, run_id))
         check = self._checked(directory, run_id, ended)
-        return collect(directory, run_id, ended, unanswered if points else set(), check)
+        seconds = clock.monotonic() - began
+        return collect(directory, run_id, ended, unanswered if points else set(), check, seconds)
 
     def _checked(self, directory: Path, run_id: str, ended: Sequence[Ended]) -> Ended | None:
         """Have the user's check look at what the run has left; not if it failed, or nothing of it was saved."""
@@ -185,6 +188,11 @@ class Campaign:
             self.approve,
             self.setup,
         )
+
+
+def _placed(case: Case, run: Evidence) -> Case:
+    """With where to look at it, and how long it took."""
+    return replace(case, run_id=run.run_id, directory=run.directory, seconds=run.seconds)
 
 
 def _points(run: Evidence, process: int) -> Iterator[Point]:

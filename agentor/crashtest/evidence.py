@@ -30,6 +30,8 @@ class Evidence:
         frozenset()
     )  # ids of those without a full batch of results at a kill
     run_id: str = ""
+    directory: str = ""  # the name of what it has left it in
+    seconds: float = 0.0  # that all its processes took
     check: Ended | None = None  # how the process ended that called the user's check, if one was
 
     @cached_property
@@ -140,6 +142,7 @@ def collect(
     processes: Sequence[Ended],
     at_kills: set[str],
     check: Ended | None = None,
+    seconds: float = 0.0,
 ) -> Evidence:
     """Read what is there. No process of the run may be alive."""
     return Evidence(
@@ -148,6 +151,8 @@ def collect(
         processes,
         frozenset(at_kills),
         run_id,
+        directory.name,
+        seconds,
         check,
     )
 

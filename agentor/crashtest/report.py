@@ -57,6 +57,9 @@ class Case:
     unseen: tuple[str, ...] = ()  # tools whose call has a result, and whose start nobody saw
     starts: Mapping[str, int] = field(default_factory=dict)  # of each tool, by all processes
     reconcile_failed: tuple[str, ...] = ()  # tools that could not be asked about a call in doubt
+    run_id: str = ""
+    directory: str = ""  # its name in the one that is kept
+    seconds: float = 0.0  # that its processes took
 
     @property
     def verdict(self) -> Verdict:

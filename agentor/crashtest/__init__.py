@@ -1,6 +1,7 @@
 """Whether a user's agent survives crashes: it is run, killed at every commit, resumed, and compared.
 
     crashing       the door: `crashtest(target, input) -> Report`
+    fixture        the same for pytest, with processes that all tests share
     campaign       the whole of it: which runs are played, and where each is killed
     fork_server    where the agent's processes come from; `child` is what each of them does
     orphans        no process is left behind, whoever dies first

@@ -52,7 +52,7 @@ def crashtest(
         check: The name of a function `check(store, scratch)` that is called after each. If it raises, the run is unsafe;
             what it returns must be what it returned for the uninterrupted run.
         jobs: Runs at the same time; default: as many as there are processors.
-        processes: What several crash tests share: see `agentor.crashtest.processes.Processes`.
+        processes: What several crash tests share: see `agentor.testing.Processes`.
         timeout_s: Seconds that one process may take.
         keep: A new or empty directory for what each run leaves behind: its store, its journal, what it printed.
         progress: Called with the number of cases that are done and of those there are.

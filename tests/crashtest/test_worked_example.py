@@ -51,8 +51,7 @@ def test_the_tests_on_the_page_pass(shop: Processes) -> None:
     """At the one point that matters here: the command has been at all of them."""
     names: dict[str, Any] = {}
     exec("\n".join(blocks("python no-run")), names)
-    names["crashtest"] = partial(crashtest, at="before commit 3")
-    names["test_refunds_survive"](shop)
+    names["test_refunds_survive"](partial(crashtest, at="before commit 3", processes=shop))
     names["crashtest"] = partial(crashtest, at="before commit 3", processes=shop)
     names["test_no_payment_is_made_twice"]()
 

@@ -86,7 +86,8 @@ def _name_of_store(store: object) -> str | None:
 
 
 def _told(error: BaseException) -> str:
-    return SECRETS.hide(str(error) if isinstance(error, AgentorError) else error_text(error))
+    text = str(error) if isinstance(error, AgentorError) else error_text(error)
+    return SECRETS.hide(" ".join([text, *getattr(error, "__notes__", ())]))
 
 
 def _watched(agent: Agentor, order: Order) -> Agentor:

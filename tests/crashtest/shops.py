@@ -18,7 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentor import Agentor, DidNotHappen, FileStore, Happened, RunContext, function_tool
+from agentor import (
+    Agentor,
+    DidNotHappen,
+    FileStore,
+    Happened,
+    ModelSettings,
+    RunContext,
+    function_tool,
+)
 from agentor.engine.tools import Tool
 from agentor.testing import ScriptedModel, calls, says
 
@@ -318,6 +326,13 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
     "waiting": lambda: calling(waits),
     "leaving": lambda: calling(function_tool(leaves, effect="read")),
     "murdering": lambda: calling(murders),
+    "unplugged": lambda: Agentor(
+        "Unplugged",
+        model="some-model",
+        base_url="http://127.0.0.1:9/v1",
+        api_key="none",
+        model_settings=ModelSettings(max_retries=0),
+    ),
     "failing": lambda: Agentor("Failing", model=model(ConnectionError("the provider is down"))),
     "chatting": lambda: Agentor("Chatting", model=model("Hello.")),
     "fickle": lambda: Agentor("Fickle", model=ScriptedModel(lambda messages: str(time.time()))),

@@ -343,6 +343,7 @@ def test_the_resuming_process_can_be_killed_as_well(crasher: Crasher) -> None:
     [
         ("quitting", CrashtestFailedError, "ended with exit code 7"),
         ("failing", CrashtestFailedError, "ConnectionError: the provider is down"),
+        ("unplugged", CrashtestFailedError, "Connection error. The server is 127.0.0.1:9."),
         ("missing", ConfigError, "has no 'missing'"),
         ("CART", ConfigError, "is of type list, not an Agentor"),
     ],

@@ -61,7 +61,7 @@ def _outcome(order: Order) -> Outcome:
         ending, error_told = "config", _told(error)
     except BaseException as error:  # also an exit of the user's: it is told as what it is
         traceback.print_exc()
-        ending, error_told = "raised", _told(error)
+        ending, error_told = "raised", _told(error, order.run_id)
     keyless = [
         name
         for name, tool in agent.tools.items()
@@ -85,9 +85,11 @@ def _name_of_store(store: object) -> str | None:
     return None if store is None else type(store).__name__
 
 
-def _told(error: BaseException) -> str:
+def _told(error: BaseException, run_id: str = "") -> str:
+    """With its notes, but for the one that says how the run goes on: nobody will."""
     text = str(error) if isinstance(error, AgentorError) else error_text(error)
-    return SECRETS.hide(" ".join([text, *getattr(error, "__notes__", ())]))
+    notes = (note for note in getattr(error, "__notes__", ()) if not run_id or run_id not in note)
+    return SECRETS.hide(" ".join([text, *notes]))
 
 
 def _watched(agent: Agentor, order: Order) -> Agentor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,12 +27,18 @@ from agentor.inputs import no_store_is_opened
 
 @functools.cache
 def _module(place: str) -> ModuleType:
+    imported = sys.modules.get(Path(place).stem)  # by the module of a `setup`, say
+    if (
+        imported is not None
+        and os.path.realpath(getattr(imported, "__file__", None) or "") == place
+    ):
+        return imported
     return load_module(place)
 
 
 def module_once(place: str) -> ModuleType:
-    """A file that is named for several purposes is run once in a process."""
-    return _module(os.path.abspath(place) if is_file_name(place) else place)
+    """A file that is named for several purposes, or imported before, is run once in a process."""
+    return _module(os.path.realpath(place) if is_file_name(place) else place)
 
 
 def prepare(order: Order) -> None:

@@ -56,8 +56,10 @@ class Reference:
             f"{name}: its reconcile failed: {r}" for name, r in failed if NO_VERDICT not in r
         ]
         if doubts and case.state.status == "paused" != self.run.state.status:
-            told = f"{', '.join(doubts)}: the run waits for a person to say what became of it"
-            notes, differences = [told], []  # that answer and conversation are not whole follows
+            notes, differences = (
+                [],
+                [],
+            )  # that answer and conversation are not whole goes without saying
         elif doubts and self.live:
             notes, differences = notes + differences, []  # they follow from an honest "not known"
         notes += failures

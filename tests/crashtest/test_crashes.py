@@ -33,7 +33,7 @@ class Crasher:
     def test(self, name: str, **how: Any) -> Report:
         target = name if ":" in name else f"{SHOPS}:{name}"
         for role in {"setup", "check"} & how.keys():
-            how[role] = f"{SHOPS}:{how[role]}"
+            how[role] = how[role] if ":" in how[role] else f"{SHOPS}:{how[role]}"
         return crashtest(target, "Buy tea.", processes=self._processes, **how)
 
     def at(self, point: str, name: str, **how: Any) -> tuple[Report, Case]:
@@ -448,3 +448,25 @@ def test_a_setup_or_check_that_does_not_work_without_a_crash_says_why(
 ) -> None:
     with pytest.raises(error, match=told):
         crasher.test("reading", at=UNSAVED, **how)
+
+
+LOADED = """
+import os
+from agentor import Agentor
+from agentor.testing import ScriptedModel
+
+with open(os.environ["AGENTOR_CRASHTEST_DIR"] + "/loaded", "a") as file:
+    file.write("once ")
+agent = Agentor("Hello", model=ScriptedModel(["Hello."]))
+"""
+
+
+def test_a_module_that_the_setup_imports_is_not_run_again_for_the_agent(
+    crasher: Crasher, tmp_path: Path
+) -> None:
+    (tmp_path / "hello_app.py").write_text(LOADED)
+    (tmp_path / "before.py").write_text("import hello_app\n\ndef prepare(store, scratch): ...\n")
+    kept = tmp_path / "kept"
+    how: dict[str, Any] = {"setup": f"{tmp_path / 'before.py'}:prepare", "keep": kept}
+    crasher.test(f"{tmp_path / 'hello_app.py'}:agent", at="after commit 1", **how)
+    assert (kept / "first" / "scratch" / "loaded").read_text() == "once "

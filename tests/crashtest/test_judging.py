@@ -372,13 +372,13 @@ def test_a_call_in_doubt_is_not_said_to_answer_or_to_fail_otherwise() -> None:
         assert (found.in_doubt, found.problems, found.notes) == (("get_weather",), (), ())
 
 
-def test_a_run_that_is_parked_in_doubt_is_one_line() -> None:
+def test_a_run_that_is_parked_in_doubt_is_told_as_in_doubt_and_no_more() -> None:
     reason = "it was started before and may have taken effect"
     asked = Event("approval", call_id="call_1", name="get_weather", status="asked", reason=reason)
     paused = Event("run_end", status="paused", seq=5)
     case = judged(evidence([*LOG[:3], asked.with_(seq=4), paused]), "once")
     assert (case.status, case.verdict) == ("paused", "in doubt")
-    assert case.notes == ("get_weather: the run waits for a person to say what became of it",)
+    assert (case.in_doubt, case.notes) == (("get_weather",), ())
 
 
 def test_one_message_and_one_token_are_not_told_as_several() -> None:

@@ -10,18 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agentor.crashtest.evidence import Evidence, collect, load
-from agentor.crashtest.judging import Reference, not_seen, varying
+from agentor.crashtest.judging import Reference, not_seen, objection, varying
+from agentor.crashtest.noting import failures, notes
 from agentor.crashtest.orders import Order, Outcome
 from agentor.crashtest.points import Point
 from agentor.crashtest.processes import CrashtestFailedError, Ended, Processes
 from agentor.crashtest.recorded import open_calls, side_by_side
 from agentor.crashtest.replaying import write_replies
 from agentor.crashtest.report import Report, tool_reports
+from agentor.engine import clock
+from agentor.engine import events as ev
 from agentor.engine.store.protocol import new_run_id
 from agentor.errors import ConfigError
 
@@ -43,6 +46,8 @@ class Campaign:
     live: bool
     approve: bool
     timeout_s: float
+    setup: str | None
+    check: str | None
     processes: Processes
     pool: ThreadPoolExecutor
     progress: Progress | None
@@ -64,9 +69,9 @@ class Campaign:
             status=first.state.status or "",
             answer=first.state.text,
             usage=first.state.usage.to_dict(),
-            tools=tool_reports(outcome.effects, calls, cases),
+            tools=tool_reports(outcome.effects, calls, cases, _failed(first)),
             cases=cases,
-            notes=tuple(_notes(first, reference, outcome)),
+            notes=tuple(notes(first, reference, outcome)),
             parallel=bool(side_by_side(first.log)),
         )
 
@@ -83,6 +88,8 @@ class Campaign:
                 f"the uninterrupted run ends {status!r} ({first.state.error}): a crash test needs one that completes "
                 "or waits for a person"
             )
+        if first.check is not None and (reason := objection(first.check, self.timeout_s)):
+            raise CrashtestFailedError(f"without any crash, {reason}")
         write_replies(first.log, self.directory / _REPLIES)
         return first, ended.outcome
 
@@ -146,6 +153,7 @@ class Campaign:
 
     def _play(self, name: str, points: Sequence[Point] = ()) -> Evidence:
         """One run, killed at each of the points in turn, and resumed after each."""
+        began = clock.monotonic()
         directory = self.directory / name
         directory.mkdir(mode=0o700)
         run_id, ended, unanswered = new_run_id(), list[Ended](), set[str]()
@@ -154,7 +162,20 @@ class Campaign:
             if ended[-1].missed is not None:
                 break
             unanswered |= open_calls(load(directory, run_id))
-        return collect(directory, run_id, ended, unanswered if points else set())
+        check = self._checked(directory, run_id, ended)
+        seconds = clock.monotonic() - began
+        return collect(directory, run_id, ended, unanswered if points else set(), check, seconds)
+
+    def _checked(self, directory: Path, run_id: str, ended: Sequence[Ended]) -> Ended | None:
+        """Have the user's check look at what the run has left; not if it failed, or nothing of it was saved."""
+        last = ended[-1].outcome
+        if self.check is None or last is None or last.ending != "ended":
+            return None
+        order = self._order(directory, run_id, len(ended) + 1, None)
+        checked = self.processes.obey(replace(order, check=self.check))
+        if checked.outcome is not None and checked.outcome.ending == "config":
+            raise ConfigError(checked.outcome.error)
+        return checked
 
     def _order(self, directory: Path, run_id: str, process: int, point: Point | None) -> Order:
         replies = self.directory / _REPLIES
@@ -168,6 +189,7 @@ class Campaign:
             point,
             replies if replies.exists() and not self.live else None,
             self.approve,
+            self.setup,
         )
 
 
@@ -199,16 +221,11 @@ def _by_point(runs: Iterable[Evidence]) -> Iterator[tuple[Point, Evidence]]:
             yield read_point(killed), run
 
 
-def _notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[str]:
-    names = {event.call_id: event.name for event in first.log if event.call_id is not None}
-    if differing := sorted({str(names.get(call_id)) for call_id in reference.varying}):
-        yield f"Answers differently each time, also without a crash: {', '.join(differing)}."
-    if outcome.own_store not in (None, "SQLiteStore"):
-        yield f"Tested on a SQLiteStore; the agent's own is a {outcome.own_store}."
-    if first.state.status == "paused":
-        yield "The run waits for a person; approve (--approve) consents, and tests what follows, too."
-    elif not any(mark.kind == "start" for mark in first.marks) and not reference.unseen(first):
-        yield "No tool was called: an input that leads to calls would test more."
+def _failed(first: Evidence) -> frozenset[str]:
+    """The tools that did nothing but fail in the uninterrupted run."""
+    failing = Counter(event.name or "" for event in failures(first))
+    answers = Counter(event.name for event in first.log if event.type == ev.TOOL_RESULT)
+    return frozenset(name for name, times in failing.items() if times == answers[name])
 
 
 def _raise_failure(ended: Ended, timeout_s: float, target: str) -> None:
@@ -232,7 +249,7 @@ def read_point(text: str) -> Point:
     """The point that a text names, also as a report names it; else `ConfigError`."""
     try:
         return Point.parse(text.partition(" (")[0])
-    except ValueError:
+    except (AttributeError, ValueError):
         raise ConfigError(
             f"{text!r} names no moment: write 'before commit 3', 'after commit 3' or 'after return 2'"
         ) from None

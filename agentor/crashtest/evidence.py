@@ -15,7 +15,7 @@ from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import Asked, Recorded, kept_generations, recorded
 from agentor.engine import events as ev
 from agentor.engine.batch import IN_DOUBT
-from agentor.engine.calling import MAY_HAVE_HAPPENED
+from agentor.engine.calling import MAY_HAVE_HAPPENED, RECONCILE_FAILED
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import RunState, replay, verify, with_messages
 from agentor.engine.store import SQLiteStore
@@ -31,6 +31,9 @@ class Evidence:
         frozenset()
     )  # ids of those without a full batch of results at a kill
     run_id: str = ""
+    directory: str = ""  # the name of what it has left it in
+    seconds: float = 0.0  # that all its processes took
+    check: Ended | None = None  # how the process ended that called the user's check, if one was
 
     @cached_property
     def state(self) -> RunState:
@@ -72,6 +75,12 @@ class Evidence:
         errors = {each.call_id: each.error for each in self.recorded}  # of several the last is kept
         return frozenset(i for i, error in errors.items() if error not in (None, IN_DOUBT))
 
+    @cached_property
+    def not_known(self) -> frozenset[str]:
+        """The calls that the conversation answers with a doubt."""
+        errors = {each.call_id: each.error for each in self.recorded}
+        return frozenset(i for i, error in errors.items() if error == IN_DOUBT)
+
     def keys(self, asked: Asked) -> set[str | None]:
         """The idempotency keys that it was started under."""
         return {m.key for m in self.marks if m.kind == "start" and _asked(m) == asked}
@@ -91,8 +100,15 @@ class Evidence:
             event
             for event in self.log
             if (event.type == ev.TOOL_RESULT and event.error == IN_DOUBT)
-            or (event.type == ev.APPROVAL and event.reason == MAY_HAVE_HAPPENED)
+            or (event.type == ev.APPROVAL and (event.reason or "").startswith(MAY_HAVE_HAPPENED))
         ]
+
+    def failed_reconciles(self) -> list[tuple[str, str]]:
+        """The tools whose `reconcile` failed, and how it did."""
+        before, _, after = RECONCILE_FAILED.partition("{}")
+        told = ((event.name or "", event.result or event.reason or "") for event in self.in_doubt())
+        found = ((name, text.partition(before)[2].removesuffix(after)) for name, text in told)
+        return [*dict.fromkeys((name, reason) for name, reason in found if reason)]
 
     def breaches(self) -> list[str]:
         """What a provider may refuse of what the model was sent, and what does not replay."""
@@ -125,7 +141,12 @@ def failure(ended: Ended, timeout_s: float = 0.0) -> str | None:
 
 
 def collect(
-    directory: Path, run_id: str, processes: Sequence[Ended], at_kills: set[str]
+    directory: Path,
+    run_id: str,
+    processes: Sequence[Ended],
+    at_kills: set[str],
+    check: Ended | None = None,
+    seconds: float = 0.0,
 ) -> Evidence:
     """Read what is there. No process of the run may be alive."""
     return Evidence(
@@ -134,6 +155,9 @@ def collect(
         processes,
         frozenset(at_kills),
         run_id,
+        directory.name,
+        seconds,
+        check,
     )
 
 

@@ -94,7 +94,9 @@ FLOORS = {
         "agentor.cli",
         "agentor.__main__",
         "agentor.demo.weather",  # a user's program
-        *("agentor.crashtest.child", "agentor.crashtest.fork_server"),  # programs of their own
+        *(
+            f"agentor.crashtest.{name}" for name in ("child", "functions", "fork_server")
+        ),  # programs of their own
     ],
 }
 # Packages that only say what is inside them: found by exact name, so that a new module must be placed.

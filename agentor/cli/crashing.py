@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import sys
 import threading
@@ -15,15 +16,24 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from agentor.cli import console
+from agentor.cli.junit_file import make_way, written
 from agentor.cli.loading import agent_argument
 from agentor.cli.options import Failure, Interrupted, Verb, debug_option, json_option
 from agentor.cli.plain import one_line, plain
+from agentor.crashtest.crashing import JOBS_MAX, TIMEOUT_S_MAX
 from agentor.crashtest.crashing import crashtest as run_crashtest
-from agentor.crashtest.junit import to_junit
+from agentor.crashtest.junit import error_to_junit, to_junit
+from agentor.crashtest.orders import STORE
 from agentor.crashtest.report import Case, Report, ToolReport
-from agentor.errors import ConfigError
+from agentor.errors import AgentorError, ConfigError
 
-_STYLES = {"safe": "green", "in doubt": "yellow", "unsafe": "red", "not called": "dim"}
+_STYLES = {
+    "safe": "green",
+    "in doubt": "yellow",
+    "unsafe": "red",
+    "failed": "yellow",
+    "not called": "dim",
+}
 _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
 
 
@@ -51,15 +61,25 @@ _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
     "--at", metavar="POINT", help='Kill only here, as a report names it: "before commit 3".'
 )
 @click.option(
+    "--setup",
+    metavar="FUNCTION",
+    help="Call module.py:function(store, scratch) before each run, to make tables and files.",
+)
+@click.option(
+    "--check",
+    metavar="FUNCTION",
+    help="Call module.py:function(store, scratch) after each run, and compare what it returns.",
+)
+@click.option(
     "--jobs",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, JOBS_MAX),
     metavar="N",
     help="Runs at the same time.  [default: CPUs]",
 )
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(0, TIMEOUT_S_MAX, min_open=True),
     metavar="SECONDS",
     default=60.0,
     show_default=True,
@@ -86,6 +106,8 @@ def crashtest(
     live: bool,
     approve: bool,
     at: str | None,
+    setup: str | None,
+    check: str | None,
     jobs: int | None,
     timeout_s: float,
     keep: Path | None,
@@ -95,11 +117,12 @@ def crashtest(
     """Run an agent, kill it (SIGKILL) before and after every commit, resume each run from another process, and compare.
 
     The tools really run, many times: use services that are there for testing. The model is asked in the first run only.
-    Exit codes: 0 safe, also if calls of a "once" tool are in doubt and said to be; 1 a tool would silently run twice,
-    or status, answer, usage or conversation are not those of the uninterrupted run; 2 wrong usage; 130, 143, 129 broken
-    off by Ctrl-C, SIGTERM, SIGHUP.
+    Exit codes: 0 safe, also if calls of a "once" tool are in doubt and said to be; 1 not safe: the last line on standard
+    output says of how many crashes, and the lines before it why; 1, and one line on standard error instead: there is nothing to
+    compare, for the agent cannot be loaded, fails or takes too long without any crash; 2 wrong usage; 130, 143, 129 broken off by
+    Ctrl-C, SIGTERM, SIGHUP.
     """
-    _check_writable(junit)
+    make_way(junit)
     came: list[int] = []
     try:
         with _stopped_by_signals(came), _progress() as progress:
@@ -110,6 +133,8 @@ def crashtest(
                 live=live,
                 approve=approve,
                 at=at,
+                setup=setup,
+                check=check,
                 jobs=jobs,
                 timeout_s=timeout_s,
                 keep=keep,
@@ -118,7 +143,9 @@ def crashtest(
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("Broken off; no process of it is left.")
         raise _broken_off(came, interrupt) from interrupt
-    unwritten = None if junit is None else _write(junit, report)
+    except AgentorError as error:
+        raise _untestable(target, error, junit, as_json) from error
+    unwritten = written(junit, to_junit(report))
     if as_json:
         console.print_json(report.to_dict())
     else:
@@ -127,6 +154,17 @@ def crashtest(
         raise unwritten
     if not report.safe:
         click.get_current_context().exit(1)
+
+
+def _untestable(
+    target: str, error: AgentorError, junit: Path | None, as_json: bool
+) -> AgentorError:
+    """What to raise when the files and the output say that there is no report, and why."""
+    told = str(error)
+    unwritten = written(junit, error_to_junit(target, told))
+    if as_json and not isinstance(error, ConfigError):  # of wrong usage no verb says more
+        console.print_json({"safe": None, "target": target, "error": told})
+    return unwritten or error
 
 
 class _Terminated(Failure):
@@ -169,37 +207,6 @@ def _endings() -> list[signal.Signals]:
     return [number for number in named if signal.getsignal(number) == signal.SIG_DFL]
 
 
-def _check_writable(junit: Path | None) -> None:
-    """Before the work, not after it. No empty file is left if that does not come to its end."""
-    if junit is None:
-        return
-    if not junit.resolve().parent.is_dir():
-        raise ConfigError(f"--junit {str(junit)!r}: there is no such directory")
-    try:
-        is_new = not junit.exists()
-        if is_new or junit.is_file():  # a pipe is opened once
-            junit.open("ab").close()
-        if is_new:
-            junit.unlink()
-    except OSError as error:
-        raise _unwritable(junit, error) from error
-
-
-def _write(junit: Path, report: Report) -> ConfigError | None:
-    """What to raise when the report has been printed, if the file could not be written after all."""
-    try:
-        junit.write_text(to_junit(report), "utf-8")
-    except OSError as error:
-        return _unwritable(junit, error)
-    return None
-
-
-def _unwritable(junit: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"--junit {str(junit)!r} cannot be written ({error.strerror}); name another file"
-    )
-
-
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
     """A bar on standard error, if somebody is looking."""
@@ -218,7 +225,7 @@ def _print(report: Report, keep: Path | None) -> None:
     if report.tools:
         click.echo()
         console.print_table(
-            ("tool", "effect", "calls", "starts", "starting it again"),
+            ("tool", "effect", "calls", "most starts", "starting it again"),
             [_tool_row(tool) for tool in report.tools],
         )
     click.echo()
@@ -229,6 +236,19 @@ def _print(report: Report, keep: Path | None) -> None:
     click.echo(plain(report.summary()))
     if not report.safe and keep is None:
         click.echo("--keep DIR leaves the store, the journal and the output of each run.", err=True)
+    elif keep is not None:
+        _print_where_to_look(report, keep)
+
+
+def _print_where_to_look(report: Report, keep: Path) -> None:
+    """At the worst of what is kept: the command that shows it, on standard error."""
+    worst = sorted(
+        (case for case in report.cases if case.verdict != "safe" and case.status != "no run"),
+        key=lambda case: case.verdict != "unsafe",
+    )
+    for case in worst[:1]:
+        store = shlex.quote(str(keep / case.directory / STORE))
+        click.echo(f"Killed {case.points}: agentor show {case.run_id} --store {store}", err=True)
 
 
 def _print_cases(cases: Sequence[Case]) -> None:

@@ -1,4 +1,5 @@
-"""How the program ends when nobody reads what it prints any more, or when Ctrl-C comes before a verb has begun.
+"""How the program ends when nobody reads what it prints any more, when that cannot be written, or when Ctrl-C comes before
+a verb has begun.
 
 Python ignores SIGPIPE, and so must we: a worker's connection that breaks is no reason to die. What is left to do is
 to end as programs do that the signal has ended: at once, without a word, and with 141.
@@ -7,6 +8,7 @@ to end as programs do that the signal has ended: at once, without a word, and wi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import sys
@@ -15,13 +17,16 @@ from typing import TextIO
 
 from click.exceptions import Abort, Exit
 
-from agentor.cli.options import Interrupted
+from agentor.cli.options import Failure, Interrupted
+from agentor.errors import AgentorError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 NOBODY_READS = 141  # what shells say of a program that SIGPIPE ended
 
 
 @contextlib.contextmanager
 def in_good_order() -> Iterator[None]:
+    _replace_what_is_closed()
     try:
         try:
             yield
@@ -32,6 +37,12 @@ def in_good_order() -> Iterator[None]:
             raise
         _to_nowhere(sys.stdout)
         raise Exit(NOBODY_READS) from error
+    except OSError as error:
+        if not _is_of_the_output(error):
+            raise
+        _to_nowhere(sys.stdout)
+        reason = error.strerror or type(error).__name__
+        raise Failure(AgentorError(f"standard output cannot be written: {reason}")) from error
     except KeyboardInterrupt as interrupt:
         raise Interrupted(interrupt) from interrupt
     except Abort as abort:
@@ -47,6 +58,24 @@ def _nobody_reads(stream: TextIO) -> bool:
         return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
     except (OSError, ValueError, AttributeError):  # no file of the system, or a system without poll
         return False
+
+
+def _is_of_the_output(error: OSError) -> bool:
+    """Whether standard output is what failed: what is left in its buffer fails again; without one there is only this error,
+    which names no file."""
+    if getattr(sys.stdout, "write_through", False):
+        return error.errno in _FULL and error.filename is None
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _replace_what_is_closed() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started us has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for the rest of our life
 
 
 def _to_nowhere(stream: TextIO) -> None:

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -56,30 +56,39 @@ def agent_with_store(
         yield agent
 
 
-def load_agent(target: str) -> Agentor:
-    """The agent that `target` names.
+def load_agent(target: str, load: Callable[[str], ModuleType] | None = None) -> Agentor:
+    """The agent that `target` names; `load` loads its module.
 
     `ConfigError` if there is no such file, module or attribute, or if it is no `Agentor`; `AppFailedError` if the
     module itself raises.
     """
+    place, name = split_name(target, "an agent; write app.py:agent or package.module:agent")
+    return _pick((load or load_module)(place), place, name)
+
+
+def split_name(target: str, what: str) -> tuple[str, str]:
+    """The place and the name in it: "app.py:agent" is "app.py" and "agent"."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
-        raise ConfigError(
-            f"{target!r} does not name an agent; write app.py:agent or package.module:agent"
-        )
-    module = _from_file(Path(place)) if _is_file_name(place) else _from_module(place)
-    return _pick(module, place, name)
+        raise ConfigError(f"{target!r} does not name {what}")
+    return place, name
 
 
-def _is_file_name(place: str) -> bool:
+def load_module(place: str) -> ModuleType:
+    """The module of a file, or of that name. Errors: as `load_agent`."""
+    return _from_file(Path(place)) if is_file_name(place) else _from_module(place)
+
+
+def is_file_name(place: str) -> bool:
     return place.endswith(".py") or os.sep in place
 
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {str(path)!r} (looked in {os.getcwd()})")
-    _look_first_in(path.resolve().parent)
-    name = path.stem if path.stem not in sys.modules else f"{path.stem} (app)"
+    own = path.resolve().parent if path.name == "__init__.py" else path  # or the package it is
+    _look_first_in(own.resolve().parent)
+    name = own.stem if own.stem not in sys.modules else f"{own.stem} (app)"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{str(path)!r} is not a Python file")

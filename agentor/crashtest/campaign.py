@@ -10,18 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from agentor.crashtest.evidence import Evidence, collect, load
-from agentor.crashtest.judging import Reference, not_seen, varying
+from agentor.crashtest.judging import Reference, not_seen, objection, varying
+from agentor.crashtest.noting import failures, notes
 from agentor.crashtest.orders import Order, Outcome
 from agentor.crashtest.points import Point
 from agentor.crashtest.processes import CrashtestFailedError, Ended, Processes
 from agentor.crashtest.recorded import open_calls, side_by_side
 from agentor.crashtest.replaying import write_replies
 from agentor.crashtest.report import Report, tool_reports
+from agentor.engine import clock
+from agentor.engine import events as ev
 from agentor.engine.store.protocol import new_run_id
 from agentor.errors import ConfigError
 
@@ -43,6 +46,8 @@ class Campaign:
     live: bool
     approve: bool
     timeout_s: float
+    setup: str | None
+    check: str | None
     processes: Processes
     pool: ThreadPoolExecutor
     progress: Progress | None
@@ -55,17 +60,18 @@ class Campaign:
         runs = self._killed_once(reference) if only is None else self._killed_at(only)
         if kills == 2:
             runs += self._killed_twice(runs)
-        cases = tuple(reference.judge(evidence) for evidence in runs)
+        cases, outlived = reference.judge_all(runs)
         calls = Counter(mark.tool or "" for mark in first.marks if mark.kind == "start")
         return Report(
             target=self.target,
+            outlived=outlived,
             agent=outcome.agent,
             status=first.state.status or "",
             answer=first.state.text,
             usage=first.state.usage.to_dict(),
-            tools=tool_reports(outcome.effects, calls, cases),
+            tools=tool_reports(outcome.effects, calls, cases, _failed(first)),
             cases=cases,
-            notes=tuple(_notes(first, reference, outcome)),
+            notes=tuple(notes(first, reference, outcome)),
             parallel=bool(side_by_side(first.log)),
         )
 
@@ -82,6 +88,8 @@ class Campaign:
                 f"the uninterrupted run ends {status!r} ({first.state.error}): a crash test needs one that completes "
                 "or waits for a person"
             )
+        if first.check is not None and (reason := objection(first.check, self.timeout_s)):
+            raise CrashtestFailedError(f"without any crash, {reason}")
         write_replies(first.log, self.directory / _REPLIES)
         return first, ended.outcome
 
@@ -108,21 +116,23 @@ class Campaign:
         while commits < _MOST_COMMITS:  # until one lives to its end
             commits += 1
             (probe,) = self._play_all([[Point("before commit", commits)]])
+            if probe.outlived:
+                break
             runs.append(probe)
             if not probe.kills():
                 break
             runs += self._play_all([[Point("after commit", commits)]])
-        return sorted((run for run in runs if not run.escaped(1)), key=_place)
+        return sorted(runs, key=_place)
 
     def _killed_at(self, point: Point) -> list[Evidence]:
         (run,) = self._play_all([[point]])
-        if run.escaped(1):
+        if run.outlived:
             raise ConfigError(f"the run never came to {str(point)!r}: it has fewer of them")
         return [run]
 
     def _killed_twice(self, runs: Sequence[Evidence]) -> list[Evidence]:
         plans = [[first, second] for first, run in _by_point(runs) for second in _points(run, 2)]
-        return [run for run in self._play_all(plans) if not run.escaped(2)]
+        return self._play_all(plans)
 
     def _play_all(self, plans: Sequence[Sequence[Point]]) -> list[Evidence]:
         self.expected += len(plans)
@@ -143,15 +153,29 @@ class Campaign:
 
     def _play(self, name: str, points: Sequence[Point] = ()) -> Evidence:
         """One run, killed at each of the points in turn, and resumed after each."""
+        began = clock.monotonic()
         directory = self.directory / name
         directory.mkdir(mode=0o700)
         run_id, ended, unanswered = new_run_id(), list[Ended](), set[str]()
         for process, point in enumerate([*points, None], 1):
             ended.append(self.processes.obey(self._order(directory, run_id, process, point)))
-            if point is not None and not ended[-1].was_killed:
+            if ended[-1].missed is not None:
                 break
             unanswered |= open_calls(load(directory, run_id))
-        return collect(directory, run_id, ended, unanswered if points else set())
+        check = self._checked(directory, run_id, ended)
+        seconds = clock.monotonic() - began
+        return collect(directory, run_id, ended, unanswered if points else set(), check, seconds)
+
+    def _checked(self, directory: Path, run_id: str, ended: Sequence[Ended]) -> Ended | None:
+        """Have the user's check look at what the run has left; not if it failed, or nothing of it was saved."""
+        last = ended[-1].outcome
+        if self.check is None or last is None or last.ending != "ended":
+            return None
+        order = self._order(directory, run_id, len(ended) + 1, None)
+        checked = self.processes.obey(replace(order, check=self.check))
+        if checked.outcome is not None and checked.outcome.ending == "config":
+            raise ConfigError(checked.outcome.error)
+        return checked
 
     def _order(self, directory: Path, run_id: str, process: int, point: Point | None) -> Order:
         replies = self.directory / _REPLIES
@@ -165,6 +189,7 @@ class Campaign:
             point,
             replies if replies.exists() and not self.live else None,
             self.approve,
+            self.setup,
         )
 
 
@@ -196,16 +221,11 @@ def _by_point(runs: Iterable[Evidence]) -> Iterator[tuple[Point, Evidence]]:
             yield read_point(killed), run
 
 
-def _notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[str]:
-    names = {event.call_id: event.name for event in first.log if event.call_id is not None}
-    if differing := sorted({str(names.get(call_id)) for call_id in reference.varying}):
-        yield f"Answers differently each time, also without a crash: {', '.join(differing)}."
-    if outcome.own_store not in (None, "SQLiteStore"):
-        yield f"Tested on a SQLiteStore; the agent's own is a {outcome.own_store}."
-    if first.state.status == "paused":
-        yield "The run waits for a person; approve (--approve) consents, and tests what follows, too."
-    elif not any(mark.kind == "start" for mark in first.marks) and not reference.unseen(first):
-        yield "No tool was called: an input that leads to calls would test more."
+def _failed(first: Evidence) -> frozenset[str]:
+    """The tools that did nothing but fail in the uninterrupted run."""
+    failing = Counter(event.name or "" for event in failures(first))
+    answers = Counter(event.name for event in first.log if event.type == ev.TOOL_RESULT)
+    return frozenset(name for name, times in failing.items() if times == answers[name])
 
 
 def _raise_failure(ended: Ended, timeout_s: float, target: str) -> None:
@@ -216,9 +236,7 @@ def _raise_failure(ended: Ended, timeout_s: float, target: str) -> None:
             f"the uninterrupted run of {target} did not end within {timeout_s:g} s: allow it more time (timeout)"
         )
     if outcome is None:
-        raise CrashtestFailedError(
-            f"the process of {target} ended with exit code {ended.exit} in the middle of the run, without being killed"
-        )
+        raise CrashtestFailedError(f"the process of {target} {ended.how}, in the middle of the run")
     if outcome.ending == "config":
         raise ConfigError(outcome.error)
     if outcome.ending == "not loaded":
@@ -231,7 +249,7 @@ def read_point(text: str) -> Point:
     """The point that a text names, also as a report names it; else `ConfigError`."""
     try:
         return Point.parse(text.partition(" (")[0])
-    except ValueError:
+    except (AttributeError, ValueError):
         raise ConfigError(
             f"{text!r} names no moment: write 'before commit 3', 'after commit 3' or 'after return 2'"
         ) from None

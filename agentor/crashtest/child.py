@@ -12,6 +12,7 @@ from typing import Any
 
 from agentor.agent import Agentor
 from agentor.cli.loading import AppFailedError, load_agent
+from agentor.crashtest.functions import finding, module_once, prepare
 from agentor.crashtest.journal import Journal
 from agentor.crashtest.orders import JOURNAL, SCRATCH, SCRATCH_VARIABLE, STORE, Order, Outcome
 from agentor.crashtest.replaying import ReplayingModel, read_replies
@@ -24,6 +25,8 @@ from agentor.engine.store.missing import MissingStore
 from agentor.errors import AgentorError, ConfigError, RunNotFoundError
 from agentor.inputs import no_store_is_opened
 
+_HINT = ". --debug shows where it did"
+
 
 def perform(order: Order) -> None:
     """Do what is ordered, and write the outcome, if the process lives so long."""
@@ -31,7 +34,7 @@ def perform(order: Order) -> None:
     scratch.mkdir(exist_ok=True)
     os.environ[SCRATCH_VARIABLE] = str(scratch.resolve())
     sys.argv = [order.target]
-    outcome = _outcome(order)
+    outcome = _outcome(order) if order.check is None else _checked(order)
     sys.stdout.flush()
     sys.stderr.flush()
     outcome.write(order.outcome)
@@ -39,11 +42,12 @@ def perform(order: Order) -> None:
 
 def _outcome(order: Order) -> Outcome:
     try:
+        prepare(order)
         with no_store_is_opened():  # it gets one of the test's own
-            agent = load_agent(order.target)
+            agent = load_agent(order.target, module_once)
     except AppFailedError as error:
         traceback.print_exc()
-        return Outcome("not loaded", _told(error).removesuffix(". --debug shows where it did"))
+        return Outcome("not loaded", _told(error).removesuffix(_HINT))
     except ConfigError as error:
         return Outcome("config", _told(error))
     own_store = _name_of_store(agent.store)
@@ -57,8 +61,22 @@ def _outcome(order: Order) -> Outcome:
         ending, error_told = "config", _told(error)
     except BaseException as error:  # also an exit of the user's: it is told as what it is
         traceback.print_exc()
-        ending, error_told = "raised", _told(error)
-    return Outcome(ending, error_told, agent.name, effects, own_store)  # type: ignore[arg-type]
+        ending, error_told = "raised", _told(error, order.run_id)
+    keyless = [
+        name
+        for name, tool in agent.tools.items()
+        if tool.effect == "idempotent" and tool.context_param is None
+    ]
+    return Outcome(ending, error_told, agent.name, effects, own_store, keyless=keyless)  # type: ignore[arg-type]
+
+
+def _checked(order: Order) -> Outcome:
+    try:
+        return Outcome("ended", found=SECRETS.hide(finding(order)))
+    except AppFailedError as error:
+        return Outcome("raised", _told(error).removesuffix(_HINT))
+    except ConfigError as error:
+        return Outcome("config", _told(error))
 
 
 def _name_of_store(store: object) -> str | None:
@@ -67,8 +85,11 @@ def _name_of_store(store: object) -> str | None:
     return None if store is None else type(store).__name__
 
 
-def _told(error: BaseException) -> str:
-    return SECRETS.hide(str(error) if isinstance(error, AgentorError) else error_text(error))
+def _told(error: BaseException, run_id: str = "") -> str:
+    """With its notes, but for the one that says how the run goes on: nobody will."""
+    text = str(error) if isinstance(error, AgentorError) else error_text(error)
+    notes = (note for note in getattr(error, "__notes__", ()) if not run_id or run_id not in note)
+    return SECRETS.hide(" ".join([text, *notes]))
 
 
 def _watched(agent: Agentor, order: Order) -> Agentor:

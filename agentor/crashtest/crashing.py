@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from agentor import inputs
 from agentor.agent import Agentor
@@ -17,6 +17,9 @@ from agentor.crashtest.campaign import Campaign, Progress, read_point
 from agentor.crashtest.processes import Processes
 from agentor.crashtest.report import Report
 from agentor.errors import ConfigError
+
+JOBS_MAX: Final = 1_000
+TIMEOUT_S_MAX: Final = 1_000_000  # twelve days; no system waits for as long as a float can say
 
 
 def crashtest(
@@ -27,6 +30,8 @@ def crashtest(
     live: bool = False,
     approve: bool = False,
     at: str | None = None,
+    setup: str | None = None,
+    check: str | None = None,
     jobs: int | None = None,
     processes: Processes | None = None,
     timeout_s: float = 60.0,
@@ -45,8 +50,12 @@ def crashtest(
         live: Ask the agent's own model in every run. Otherwise it is asked in the first, and its answers are used again.
         approve: Consent to every call that waits for a person, so that what follows is tested, too.
         at: Kill only here, as a report names it: "before commit 3".
+        setup: The name of a function `setup(store, scratch)`, "app_test.py:prepare", that is called before each run: with
+            the path of its SQLite file, which does not exist yet, and that of its directory for files.
+        check: The name of a function `check(store, scratch)` that is called after each. If it raises, the run is unsafe;
+            what it returns must be what it returned for the uninterrupted run.
         jobs: Runs at the same time; default: as many as there are processors.
-        processes: What several crash tests share: see `agentor.crashtest.processes.Processes`.
+        processes: What several crash tests share: see `agentor.testing.Processes`.
         timeout_s: Seconds that one process may take.
         keep: A new or empty directory for what each run leaves behind: its store, its journal, what it printed.
         progress: Called with the number of cases that are done and of those there are.
@@ -55,6 +64,8 @@ def crashtest(
     crash, so that there is nothing to compare.
     """
     _check(target, kills, jobs, timeout_s)
+    _check_function("setup", setup)
+    _check_function("check", check)
     only = None if at is None else read_point(at)
     messages = inputs.read_input(input)
     with contextlib.ExitStack() as stack:
@@ -70,6 +81,8 @@ def crashtest(
             live=live,
             approve=approve,
             timeout_s=timeout_s,
+            setup=setup,
+            check=check,
             processes=found,
             pool=pool,
             progress=progress,
@@ -87,9 +100,21 @@ def _check(target: Any, kills: Any, jobs: Any, timeout_s: Any) -> None:
         )
     if kills not in (1, 2):
         raise ConfigError(f"kills is 1 or 2, not {kills!r}")
-    if jobs is not None and (not isinstance(jobs, int) or jobs < 1):
-        raise ConfigError(f"jobs is a number of processes from 1 on, not {jobs!r}")
+    if jobs is not None and (not isinstance(jobs, int) or not 1 <= jobs <= JOBS_MAX):
+        raise ConfigError(f"jobs is a number of processes from 1 to {JOBS_MAX:,}, not {jobs!r}")
     inputs.read_seconds("timeout_s", timeout_s)
+    if timeout_s is None or not timeout_s <= TIMEOUT_S_MAX:
+        raise ConfigError(
+            f"timeout_s is a number of seconds above 0 and up to {TIMEOUT_S_MAX:,}, not {timeout_s!r}"
+        )
+
+
+def _check_function(role: str, name: Any) -> None:
+    if name is not None and (not isinstance(name, str) or not all(name.rpartition(":"))):
+        raise ConfigError(
+            f"{role} is the name of a function, such as 'app_test.py:{role}', not {name!r}: it is called in processes of "
+            "their own"
+        )
 
 
 @contextlib.contextmanager

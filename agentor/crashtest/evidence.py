@@ -10,11 +10,12 @@ from pathlib import Path
 
 from agentor.crashtest.journal import Kind, Mark, read_journal
 from agentor.crashtest.orders import JOURNAL, STORE
+from agentor.crashtest.points import Point
 from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import Asked, Recorded, kept_generations, recorded
 from agentor.engine import events as ev
 from agentor.engine.batch import IN_DOUBT
-from agentor.engine.calling import MAY_HAVE_HAPPENED
+from agentor.engine.calling import MAY_HAVE_HAPPENED, RECONCILE_FAILED
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import RunState, replay, verify, with_messages
 from agentor.engine.store import SQLiteStore
@@ -30,6 +31,9 @@ class Evidence:
         frozenset()
     )  # ids of those without a full batch of results at a kill
     run_id: str = ""
+    directory: str = ""  # the name of what it has left it in
+    seconds: float = 0.0  # that all its processes took
+    check: Ended | None = None  # how the process ended that called the user's check, if one was
 
     @cached_property
     def state(self) -> RunState:
@@ -71,6 +75,12 @@ class Evidence:
         errors = {each.call_id: each.error for each in self.recorded}  # of several the last is kept
         return frozenset(i for i, error in errors.items() if error not in (None, IN_DOUBT))
 
+    @cached_property
+    def not_known(self) -> frozenset[str]:
+        """The calls that the conversation answers with a doubt."""
+        errors = {each.call_id: each.error for each in self.recorded}
+        return frozenset(i for i, error in errors.items() if error == IN_DOUBT)
+
     def keys(self, asked: Asked) -> set[str | None]:
         """The idempotency keys that it was started under."""
         return {m.key for m in self.marks if m.kind == "start" and _asked(m) == asked}
@@ -78,10 +88,11 @@ class Evidence:
     def kills(self) -> list[str]:
         return [mark.text for mark in self.marks if mark.kind == "killed"]
 
-    def escaped(self, planned: int) -> bool:
-        """Whether it came to a good end before it could be killed as often as was planned."""
+    @property
+    def outlived(self) -> Point | None:
+        """Where it was still to be killed when it came to a good end."""
         last = self.processes[-1]
-        return len(self.kills()) < planned and failure(last) is None
+        return last.missed if failure(last) is None else None
 
     def in_doubt(self) -> list[Event]:
         """The events that say that nobody knows what became of a call, to the model or to a person."""
@@ -89,8 +100,15 @@ class Evidence:
             event
             for event in self.log
             if (event.type == ev.TOOL_RESULT and event.error == IN_DOUBT)
-            or (event.type == ev.APPROVAL and event.reason == MAY_HAVE_HAPPENED)
+            or (event.type == ev.APPROVAL and (event.reason or "").startswith(MAY_HAVE_HAPPENED))
         ]
+
+    def failed_reconciles(self) -> list[tuple[str, str]]:
+        """The tools whose `reconcile` failed, and how it did."""
+        before, _, after = RECONCILE_FAILED.partition("{}")
+        told = ((event.name or "", event.result or event.reason or "") for event in self.in_doubt())
+        found = ((name, text.partition(before)[2].removesuffix(after)) for name, text in told)
+        return [*dict.fromkeys((name, reason) for name, reason in found if reason)]
 
     def breaches(self) -> list[str]:
         """What a provider may refuse of what the model was sent, and what does not replay."""
@@ -112,16 +130,23 @@ class Evidence:
 def failure(ended: Ended, timeout_s: float = 0.0) -> str | None:
     """Why a process that nobody killed did not do what it should; None if it did."""
     if ended.timed_out:
-        return f"the process did not end within {timeout_s:g} s"
-    if ended.outcome is None:
-        return f"the process ended with exit code {ended.exit} by itself"
-    if ended.outcome.ending in ("ended", "no run"):
+        reason = f"the process did not end within {timeout_s:g} s"
+    elif ended.outcome is None:
+        reason = f"the process {ended.how}"
+    elif ended.outcome.ending in ("ended", "no run"):
         return None
-    return f"it failed: {ended.outcome.error}"
+    else:
+        reason = f"it failed: {ended.outcome.error}"
+    return reason if ended.missed is None else f"{reason} (it was to be killed {ended.missed})"
 
 
 def collect(
-    directory: Path, run_id: str, processes: Sequence[Ended], at_kills: set[str]
+    directory: Path,
+    run_id: str,
+    processes: Sequence[Ended],
+    at_kills: set[str],
+    check: Ended | None = None,
+    seconds: float = 0.0,
 ) -> Evidence:
     """Read what is there. No process of the run may be alive."""
     return Evidence(
@@ -130,6 +155,9 @@ def collect(
         processes,
         frozenset(at_kills),
         run_id,
+        directory.name,
+        seconds,
+        check,
     )
 
 

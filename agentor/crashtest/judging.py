@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 from agentor.crashtest.evidence import Evidence, failure
+from agentor.crashtest.processes import Ended
+from agentor.crashtest.quoting import counted, short
 from agentor.crashtest.recorded import Asked
 from agentor.crashtest.report import Again, Case
+from agentor.engine.effects import NO_VERDICT
 from agentor.engine.events import Message
-
-_SHOWN = 80  # characters of a text that is quoted
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,28 @@ class Reference:
     def messages(self) -> list[Message]:
         return self.run.state.messages
 
+    def judge_all(self, runs: Sequence[Evidence]) -> tuple[tuple[Case, ...], tuple[str, ...]]:
+        """The cases, and the points that were planned and outlived. A run that outlived one is a case, too, if something is
+        wrong with it."""
+        cases, outlived = [], []
+        for run in runs:
+            case, missed = _placed(self.judge(run), run), run.processes[-1].missed
+            if missed is not None:
+                case = replace(case, missed=str(missed))
+            if run.outlived is not None and not case.problems:
+                outlived.append(", then ".join([*case.points_killed, case.missed]))
+            else:
+                cases.append(case)
+        return tuple(cases), tuple(outlived)
+
     def judge(self, case: Evidence) -> Case:
         """What is to be said of a run that was killed and resumed."""
         killed, last = tuple(case.kills()), case.processes[-1]
         again, harms = self._again(case), self._harms_done(case)
         if reason := failure(last, self.timeout_s):
             told = f"resumed, {reason}" if killed else reason
-            return Case(killed, "failed", again, problems=(told, *harms))
+            starts = _by_tool(case)
+            return Case(killed, "failed", again, problems=(told, *harms), starts=starts)
         if not case.log:
             return self._nothing_saved(case, killed)
         never_ran = self._never_ran(case)
@@ -48,8 +64,22 @@ class Reference:
         unseen = self.unseen(case)
         problems = [*map(not_seen, unseen), *harms, *map(_denial, never_ran), *self._damage(case)]
         differences, notes = self._differences(case)
-        if doubts and (self.live or case.state.status == "paused"):
+        failed = case.failed_reconciles()
+        problems += [f"{name}: {reason}" for name, reason in failed if NO_VERDICT in reason]
+        failures = [
+            f"{name}: its reconcile failed: {r}" for name, r in failed if NO_VERDICT not in r
+        ]
+        if doubts and case.state.status == "paused" != self.run.state.status:
+            notes, differences = (
+                [],
+                [],
+            )  # that answer and conversation are not whole goes without saying
+        elif doubts and self.live:
             notes, differences = notes + differences, []  # they follow from an honest "not known"
+        notes += failures
+        missed, otherwise = self._checked(case)
+        problems += missed
+        (notes if doubts else problems).extend(otherwise)
         return Case(
             killed,
             case.state.status or "unfinished",
@@ -60,6 +90,8 @@ class Reference:
             (*problems, *differences),
             tuple(notes),
             _tools(unseen),
+            starts=_by_tool(case),
+            reconcile_failed=tuple(dict.fromkeys(name for name, _ in failed)),
         )
 
     def _nothing_saved(self, case: Evidence, killed: tuple[str, ...]) -> Case:
@@ -118,6 +150,15 @@ class Reference:
             if usual[asked] or self.effects.get(asked.tool) != "once"
         ]
 
+    def _checked(self, case: Evidence) -> tuple[list[str], list[str]]:
+        """What the user's check objects to, and what it finds otherwise than in the uninterrupted run."""
+        if case.check is None:
+            return [], []
+        if reason := objection(case.check, self.timeout_s):
+            return [reason], []
+        found, usual = _found(case), _found(self.run)
+        return [], [f"check finds {short(found)}, not {short(usual)}"] if found != usual else []
+
     # The log ------------------------------------------------------------------------------------------------------
 
     def _damage(self, case: Evidence) -> list[str]:
@@ -140,10 +181,12 @@ class Reference:
                 f"the run ends {after.status or 'unfinished'}{error}, not {before.status}"
             )
         if before.text != after.text:
-            problems.append(f"the answer is {_short(after.text)}, not {_short(before.text)}")
+            problems.append(f"the answer is {short(after.text)}, not {short(before.text)}")
         usual, used = self.run.usage_of_the_conversation(), case.usage_of_the_conversation()
         if usual != used:
-            problems.append(f"the usage is {used.total_tokens} tokens, not {usual.total_tokens}")
+            problems.append(
+                f"the usage is {counted(used.total_tokens, 'token', 'tokens')}, not {usual.total_tokens}"
+            )
         for difference, is_expected in self._conversation(case):
             (notes if is_expected else problems).append(difference)
         return problems, notes
@@ -153,7 +196,10 @@ class Reference:
         names = {e.call_id: e.name for e in case.log if e.call_id is not None}
         told = list(case.state.messages)
         if len(told) != len(self.messages):
-            yield f"the conversation has {len(told)} messages, not {len(self.messages)}", False
+            yield (
+                f"the conversation has {counted(len(told), 'message', 'messages')}, not {len(self.messages)}",
+                False,
+            )
         for number, (before, after) in enumerate(zip(self.messages, told, strict=False), 1):
             if before == after:
                 continue
@@ -161,7 +207,7 @@ class Reference:
             if call_id is None or call_id != before.get("tool_call_id"):
                 yield f"message {number} of the conversation differs", False
                 continue
-            told_of = f"{_short(after.get('content'))}, not {_short(before.get('content'))}"
+            told_of = f"{short(after.get('content'))}, not {short(before.get('content'))}"
             yield from self._answer(case, call_id, names.get(call_id), told_of)
 
     def _answer(
@@ -170,6 +216,8 @@ class Reference:
         """Another answer of a tool than in the uninterrupted run. One that may be asked again must be able to answer
         again: a failure in place of an answer is never to be expected."""
         was_open = call_id in case.open_calls
+        if was_open and call_id in case.not_known:
+            return  # it is told as a doubt
         fails, failed = call_id in case.failing, call_id in self.run.failing
         if fails and not failed:
             yield f"{name} fails: it answered {answers}", False
@@ -195,6 +243,11 @@ _NOT_SEEN: Final = (
 _ENDED: Final = "{} came to its end twice, although it is declared as once: it failed, and may have taken effect before"
 
 
+def _placed(case: Case, run: Evidence) -> Case:
+    """With where to look at it, and how long it took."""
+    return replace(case, run_id=run.run_id, directory=run.directory, seconds=run.seconds)
+
+
 def _more(found: Counter[Asked], usual: Counter[Asked], asked: Asked) -> bool:
     return found[asked] > usual[asked]
 
@@ -213,6 +266,22 @@ def _tools(calls: Sequence[Asked]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked.tool for asked in calls))
 
 
+def objection(check: Ended, timeout_s: float) -> str | None:
+    """Why the user's check does not accept what a run has left."""
+    if check.outcome is not None and check.outcome.ending == "raised":
+        return check.outcome.error
+    reason = failure(check, timeout_s)
+    return None if reason is None else f"check: {reason}"
+
+
+def _found(run: Evidence) -> str:
+    return run.check.outcome.found if run.check and run.check.outcome else ""
+
+
+def _by_tool(case: Evidence) -> dict[str, int]:
+    return dict(Counter(mark.tool or "" for mark in case.marks if mark.kind == "start"))
+
+
 def not_seen(asked: Asked) -> str:
     return _NOT_SEEN.format(_call(asked))
 
@@ -222,10 +291,4 @@ def _denial(asked: Asked) -> str:
 
 
 def _call(asked: Asked) -> str:
-    return f"{asked.tool} {_short(asked.args, quoted=False)}"
-
-
-def _short(text: object, *, quoted: bool = True) -> str:
-    told = str(text) if isinstance(text, str) else repr(text)
-    told = told if len(told) <= _SHOWN else f"{told[:_SHOWN]}..."
-    return repr(told) if quoted and isinstance(text, str) else told
+    return f"{asked.tool} {short(asked.args, quoted=False)}"

@@ -25,9 +25,25 @@ def to_junit(report: Report) -> str:
         failures=str(sum(bool(case.problems) for case in report.cases)),
         errors="0",
         skipped="0",
+        time=f"{sum(case.seconds for case in report.cases):.3f}",
     )
     for case in report.cases:
         _add(suite, report, case)
+    return _text(suite)
+
+
+def error_to_junit(target: str, error: str) -> str:
+    """Of a crash test that could not be made: one test case, which is an error."""
+    counts = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
+    suite = ElementTree.Element("testsuite", counts, name="agentor crashtest")
+    test = ElementTree.SubElement(
+        suite, "testcase", classname=_clean(target), name="without a crash"
+    )
+    ElementTree.SubElement(test, "error", message=_clean(error))
+    return _text(suite)
+
+
+def _text(suite: ElementTree.Element) -> str:
     ElementTree.indent(suite)
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -38,6 +54,7 @@ def _add(suite: ElementTree.Element, report: Report, case: Case) -> None:
         "testcase",
         classname=_clean(report.target),
         name=_clean(case.points if report.parallel else case.name),
+        time=f"{case.seconds:.3f}",
     )
     if case.problems:
         failure = ElementTree.SubElement(test, "failure", message=_clean(case.problems[0]))

@@ -37,6 +37,8 @@ class Order:
     dies_at: Point | None = None
     replies: Path | None = None  # of the model; None: the agent's own model answers
     approves: bool = False  # every call that waits for a person
+    setup: str | None = None  # a function to be called first, by the process that runs
+    check: str | None = None  # the function to be called; then nothing else is done
 
     @property
     def output(self) -> Path:
@@ -71,6 +73,10 @@ class Outcome:
     agent: str = ""
     effects: dict[str, str | None] = field(default_factory=dict)
     own_store: str | None = None  # the kind of store that the agent has outside of the test
+    found: str = ""  # by the check
+    keyless: list[str] = field(
+        default_factory=list
+    )  # idempotent tools that are not given their key
 
     def write(self, path: Path) -> None:
         path.write_text(strict_json.dumps(strict_json.clean(asdict(self))), "utf-8")

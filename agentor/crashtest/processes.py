@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
-from agentor.crashtest.orders import Order, Outcome
+from agentor.crashtest.journal import read_journal
+from agentor.crashtest.orders import JOURNAL, Order, Outcome
+from agentor.crashtest.points import Point
 from agentor.engine import strict_json
 from agentor.errors import AgentorError
 
@@ -37,11 +39,25 @@ class Ended:
     exit: int  # negative: the signal that killed it
     timed_out: bool
     outcome: Outcome | None  # None if it was killed
+    missed: Point | None = None  # where it was to be killed, and was not
 
     @property
-    def was_killed(self) -> bool:
-        """At its point, that is; not by the time limit."""
-        return self.exit == -signal.SIGKILL and not self.timed_out
+    def how(self) -> str:
+        """Of a process that said nothing of its end."""
+        if self.exit >= 0:
+            return f"ended with exit code {self.exit} by itself"
+        hint = (
+            ": if memory has run out, fewer --jobs need less"
+            if self.exit == -signal.SIGKILL
+            else ""
+        )
+        return f"was ended by {_name_of(-self.exit)}, and not by the crash test{hint}"
+
+
+def _name_of(number: int) -> str:
+    with contextlib.suppress(ValueError):  # of a real-time signal
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 class Processes:
@@ -67,7 +83,8 @@ class Processes:
         if not answer:
             raise CrashtestFailedError("the program that starts the processes has ended")
         told = strict_json.loads(answer)
-        return Ended(told["exit"], told["timed_out"], Outcome.read(order.outcome))
+        ended = Ended(told["exit"], told["timed_out"], Outcome.read(order.outcome))
+        return ended if _was_killed(ended, order) else replace(ended, missed=order.dies_at)
 
     @contextlib.contextmanager
     def _server(self) -> Iterator[subprocess.Popen[str]]:
@@ -102,6 +119,13 @@ class Processes:
             for pipe in (server.stdin, server.stdout):
                 with contextlib.suppress(OSError):
                     pipe and pipe.close()
+
+
+def _was_killed(ended: Ended, order: Order) -> bool:
+    """At its point, as its journal says: anybody may kill a process."""
+    marks = read_journal(order.directory / JOURNAL)
+    was_there = any(mark.kind == "killed" and mark.process == order.process for mark in marks)
+    return was_there and ended.exit == -signal.SIGKILL and not ended.timed_out
 
 
 def _asked(server: subprocess.Popen[str], line: str) -> str:

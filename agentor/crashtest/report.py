@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from agentor.crashtest.quoting import counted
+
 Verdict: TypeAlias = Literal["safe", "in doubt", "unsafe"]
-ToolVerdict: TypeAlias = Verdict | Literal["not called"]
+ToolVerdict: TypeAlias = Verdict | Literal["failed", "not called"]
 
 MEND: Final[Mapping[str | None, str]] = {
     None: 'declare what a second start would do: effect="read" if it changes nothing, "idempotent" if whoever it calls '
@@ -19,7 +21,15 @@ MEND: Final[Mapping[str | None, str]] = {
     "only that: a call in doubt may never have begun, and one that failed may have taken effect before",
 }
 
-_SETTLED: Final = "the model or a person is told so. A reconcile(ctx) that finds out what became of the call would settle it"
+_OUTLIVED: Final = (
+    "Not tested, for this time the run ended before it came there: {}. Which results are committed together can differ from "
+    "run to run"
+)
+_TOLD: Final = "the model or a person is told so"
+_SETTLED: Final = {
+    False: "A reconcile(ctx) that finds out what became of the call would settle it",
+    True: "Its reconcile, which failed, could settle it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,12 @@ class Case:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()  # tools whose call has a result, and whose start nobody saw
+    missed: str = ""  # where it was still to be killed, and had come to an end
+    starts: Mapping[str, int] = field(default_factory=dict)  # of each tool, by all processes
+    reconcile_failed: tuple[str, ...] = ()  # tools that could not be asked about a call in doubt
+    run_id: str = ""
+    directory: str = ""  # its name in the one that is kept
+    seconds: float = 0.0  # that its processes took
 
     @property
     def verdict(self) -> Verdict:
@@ -58,19 +74,29 @@ class Case:
 
     @property
     def name(self) -> str:
-        return ", then ".join(self.killed) or "not killed"
+        return self._named(self.killed)
 
     @property
     def points(self) -> str:
         """`name` without what was in the commits, which tells it apart from all others."""
-        return ", then ".join(text.partition(" (")[0] for text in self.killed) or "not killed"
+        return self._named(self.points_killed)
+
+    def _named(self, kills: Sequence[str]) -> str:
+        missed = [f"not {self.missed}"] if self.missed else []
+        return ", then ".join([*kills, *missed]) or "not killed"
+
+    @property
+    def points_killed(self) -> list[str]:
+        return [text.partition(" (")[0] for text in self.killed]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolReport:
-    """One tool, over all cases. `starts_most`: of one call, in one case.
+    """One tool, over all cases. `calls` and `starts_most` are of a whole run: the uninterrupted one, and the one that
+    started the tool most often.
 
     `verdict` is about its starts alone. What it answers is compared in the cases, and may make one of them unsafe.
+    "failed": it did nothing but fail in the uninterrupted run, so what it does was not tested.
     """
 
     name: str
@@ -100,9 +126,15 @@ class Report:
     tools: tuple[ToolReport, ...]
     cases: tuple[Case, ...]
     notes: tuple[str, ...] = ()
+    outlived: tuple[str, ...] = ()  # points that a run was to be killed at, and did not come to
     parallel: bool = (
         False  # calls were under way together: what a commit holds depends on who is first
     )
+
+    @property
+    def tested(self) -> bool:
+        """Whether some tool did its work in the uninterrupted run. If not, a crash could do no harm."""
+        return any(tool.verdict not in ("failed", "not called") for tool in self.tools)
 
     @property
     def safe(self) -> bool:
@@ -123,6 +155,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         return {
             "safe": self.safe,
+            "tested": self.tested,
             "target": self.target,
             "agent": self.agent,
             "status": self.status,
@@ -132,6 +165,7 @@ class Report:
             "tools": [{**asdict(tool), "mend": tool.mend} for tool in self.tools],
             "cases": [{"verdict": case.verdict, **asdict(case)} for case in self.cases],
             "notes": list(self.notes),
+            "outlived": list(self.outlived),
         }
 
     def findings(self) -> list[str]:
@@ -141,17 +175,30 @@ class Report:
 
     def remarks(self) -> list[str]:
         """What is worth knowing and no problem."""
+        failed = {tool for case in self.cases for tool in case.reconcile_failed}
         return [
             *_each_once((note, case) for case in self.cases for note in case.notes),
-            *(f"{tool}: in doubt; {_SETTLED}" for tool in self.in_doubt),
+            *(f"{tool}: in doubt; {_TOLD}. {_SETTLED[tool in failed]}" for tool in self.in_doubt),
             *self.notes,
+            *([_OUTLIVED.format(_some(self.outlived))] if self.outlived else ()),
         ]
 
     def summary(self) -> str:
         bad = sum(bool(case.problems) for case in self.cases)
         doubts = f"; in doubt, and told so: {', '.join(self.in_doubt)}" if self.in_doubt else ""
-        verdict = f"{bad} not safe" if bad else "all safe"
-        return f"{_count(len(self.cases), 'crash', 'crashes')}: {verdict}{doubts}."
+        verdict = f"{bad} not safe" if bad else self._harmless()
+        return f"{counted(len(self.cases), 'crash', 'crashes')}: {verdict}{doubts}."
+
+    def _harmless(self) -> str:
+        """What is to be said where nothing is wrong: not more than was tried."""
+        if self.tools and not self.tested:
+            return "nothing wrong, but no tool has done anything that a crash could spoil"
+        failed = [tool.name for tool in self.tools if tool.verdict == "failed"]
+        untested = (
+            f", but for what failed without a crash, too: {', '.join(failed)}" if failed else ""
+        )
+        until = " up to where it waits for a person" if self.status == "paused" else ""
+        return f"all safe{until}{untested}"
 
     def __str__(self) -> str:
         return "\n".join(
@@ -160,19 +207,28 @@ class Report:
 
 
 def tool_reports(
-    effects: Mapping[str, str | None], calls: Mapping[str, int], cases: Sequence[Case]
+    effects: Mapping[str, str | None],
+    calls: Mapping[str, int],
+    cases: Sequence[Case],
+    failed: Collection[str] = (),
 ) -> tuple[ToolReport, ...]:
-    """The tools over all cases. `calls`: starts in the uninterrupted run."""
-    return tuple(_tool(name, effects[name], calls.get(name, 0), cases) for name in effects)
+    """The tools over all cases. `calls`: starts in the uninterrupted run; `failed`: those that only failed in it."""
+    return tuple(
+        _tool(name, effects[name], calls.get(name, 0), cases, name in failed) for name in effects
+    )
 
 
-def _tool(name: str, effect: str | None, calls: int, cases: Sequence[Case]) -> ToolReport:
+def _tool(
+    name: str, effect: str | None, calls: int, cases: Sequence[Case], failed: bool
+) -> ToolReport:
     again = [each for case in cases for each in case.again if each.tool == name]
     again_in = sum(any(each.tool == name for each in case.again) for case in cases)
     doubts = sum(name in case.in_doubt for case in cases)
     harmful = any(each.harmful for each in again) or any(name in case.never_ran for case in cases)
-    starts = max([min(calls, 1), *(each.starts for each in again)])
+    starts = max([calls, *(case.starts.get(name, 0) for case in cases)])
     verdict: ToolVerdict = "safe" if starts else "not called"
+    if failed:
+        verdict = "failed"
     unseen = sum(name in case.unseen for case in cases)
     if harmful or doubts or unseen:
         verdict = "unsafe" if harmful or unseen else "in doubt"
@@ -189,7 +245,3 @@ def _each_once(told: Iterable[tuple[str, Case]]) -> list[str]:
 def _some(names: Sequence[str], most: int = 3) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return "; ".join(names[:most]) + more
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number:,} {one if number == 1 else many}"

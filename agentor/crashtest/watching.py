@@ -114,18 +114,18 @@ class WatchedStore(SQLiteStore):
 
 @dataclass(slots=True)
 class Call:
-    """One call of a tool, under way."""
+    """One call of a tool, under way. `facts` say which, in each of its marks: they are taken before the tool has hold of
+    the context, and may make something else of it."""
 
-    tool: str
-    context: Any
+    facts: dict[str, Any]
     has_started: bool = False
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        context = self.context if isinstance(self.context, RunContext) else RunContext()
-        _, args = Asked.of(self.tool, context.args)
+    @classmethod
+    def of(cls, tool: str, context: Any) -> Call:
+        context = context if isinstance(context, RunContext) else RunContext()
+        _, args = Asked.of(tool, context.args)
         key = context.idempotency_key
-        return {"tool": self.tool, "call_id": context.call_id, "key": key, "args": args}
+        return cls({"tool": tool, "call_id": context.call_id, "key": key, "args": args})
 
 
 _CALL: ContextVar[Call | None] = ContextVar("agentor_crashtest_call", default=None)
@@ -154,7 +154,7 @@ def _watched_call(tool: Tool, watch: Watch) -> Callable[..., Any]:
     works_itself = type(tool).call is not Tool.call or "call" in vars(tool)
 
     async def call(args: Any, context: Any = None) -> str:
-        current = Call(tool.name, context)
+        current = Call.of(tool.name, context)
         token = _CALL.set(current)
         failed, fitted = True, True
         try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from agentor.engine import strict_json
 from agentor.engine.events import TOOL_CALL, Event, Message
 from agentor.engine.request import Call
 
@@ -104,8 +105,12 @@ class Batch:
         return call.position in self.started or self.origin is not None
 
     def args_of(self, call: Call) -> dict[str, Any]:
-        """The arguments that a start gives to the tool: the only ones to show, to judge, to hash and to record."""
-        return dict(self.edited.get(call.position, call.args))
+        """The arguments that a start gives to the tool: the only ones to show, to judge, to hash and to record.
+
+        A deep copy each time: whoever is given one may do with it what they like.
+        """
+        args: dict[str, Any] = strict_json.copied(self.edited.get(call.position, call.args))
+        return args
 
     def key_of(self, run_id: str, call: Call) -> str:
         """The call's idempotency key: the same at each start of it, here and in every fork, and of no other call.

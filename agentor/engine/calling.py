@@ -40,7 +40,7 @@ from agentor.engine.events import Event
 from agentor.engine.redact import SECRETS
 from agentor.engine.replay import RunState
 from agentor.engine.request import Call
-from agentor.engine.result_text import result_text
+from agentor.engine.result_text import cut, error_text, result_text
 from agentor.engine.staged import Staged
 from agentor.engine.store.transacting import Transaction
 from agentor.engine.tools import RunContext, Tool, ToolOutcome, perform
@@ -56,10 +56,13 @@ NOT_KNOWN_HERE: Final = (
     "may not take effect. It was not started here."
 )
 MAY_HAVE_HAPPENED: Final = "it was started before and may have taken effect"
+RECONCILE_FAILED: Final = " (its reconcile failed: {})"  # at the end of what is told of the doubt
 DID_NOT_HAPPEN: Final = "it was started before, without consent, and did not take effect"
 MAY_HAPPEN_ELSEWHERE: Final = (
     "the run that this one was forked from may start it, or has: it may have taken effect"
 )
+
+_REASON_LIMIT: Final = 2_000  # characters
 
 # What becomes of a call without an answer: it is started, after its claim is written or because that is in the log; what
 # became of it is found out; a person is asked, or has been; it is answered without being started.
@@ -215,7 +218,7 @@ class Calling:
             status="asked",
             name=call.name,
             call_id=call.call_id,
-            reason=reason,
+            reason=None if reason is None else SECRETS.hide(reason),
             args_digest=strict_json.digest(batch.args_of(call)),
             started_at=clock.now(),
         )
@@ -283,10 +286,10 @@ class Calling:
 
     async def perform(self, batch: Batch, call: Call) -> ToolOutcome | Parked:
         """Run a call that is claimed. One in doubt is run only if its tool says that this is safe."""
-        tool, context = self._tools[call.name], self._context_of(batch, call)
+        tool = self._tools[call.name]
         if self._may_not_start(batch, call):
             started_at = clock.now()
-            verdict = await self._verdict(tool, context)
+            verdict, failed = await self._verdict(tool, self._context_of(batch, call))
             if isinstance(verdict, DidNotHappen) and batch.origin is not None:
                 # Not so far: the run that this one was forked from may yet start it.
                 verdict = Unknown()
@@ -297,11 +300,11 @@ class Calling:
                     text = result_text(result, tool.max_result_chars)
                     return ToolOutcome(text, None, started_at, clock.now())
                 case Unknown() if tool.on_doubt == "park":
-                    return Parked(_why_in_doubt(batch, call))
+                    return Parked(_why_in_doubt(batch, call) + failed)
                 case Unknown():
                     told = NOT_KNOWN if call.position in batch.started else NOT_KNOWN_HERE
-                    return ToolOutcome(told, IN_DOUBT, started_at, clock.now())
-        return await self._start(batch, call, context, self._timeout_s)
+                    return ToolOutcome(told + failed, IN_DOUBT, started_at, clock.now())
+        return await self._start(batch, call, self._context_of(batch, call), self._timeout_s)
 
     def _has_consent(self, batch: Batch, call: Call) -> bool:
         return call.position in batch.consented or not self._asks(batch, call)
@@ -324,15 +327,17 @@ class Calling:
         self._check()
         tool = self._tools[call.name]
         began = partial(self._threads.__setitem__, (batch.seq, call.position))
-        outcome = await perform(tool, dict(context.args or {}), context, timeout_s, began)
+        outcome = await perform(tool, batch.args_of(call), context, timeout_s, began)
         if outcome.error is None:  # else it may be a timeout, and the thread goes on
             self._threads.pop((batch.seq, call.position), None)
         if call.position not in batch.edited:
             return outcome
-        note = f"(A person changed the arguments to {strict_json.dumps(context.args)}.)\n"
+        args = strict_json.dumps(batch.args_of(call))  # not what the tool has made of its own
+        note = f"(A person changed the arguments to {args}.)\n"
         return ToolOutcome(note + outcome.text, outcome.error, outcome.started_at, outcome.ended_at)
 
-    async def _verdict(self, tool: Tool, context: RunContext) -> Verdict:
+    async def _verdict(self, tool: Tool, context: RunContext) -> tuple[Verdict, str]:
+        """What became of a call, and why `reconcile` could not say, if it failed."""
         finding_out = asyncio.ensure_future(self._find_out(tool, context))
         limit_s = self._timeout_s if tool.timeout_s is None else tool.timeout_s
         waiting = {finding_out}
@@ -343,24 +348,25 @@ class Calling:
             if finding_out.done():
                 return finding_out.result()
             logger.error("tool %s: reconcile takes more than %g s", tool.name, limit_s)
-            return Unknown()
+            return Unknown(), RECONCILE_FAILED.format(f"no answer within {limit_s:g} s")
         finally:
             for task in waiting:
                 task.cancel()
 
-    async def _find_out(self, tool: Tool, context: RunContext) -> Verdict:
+    async def _find_out(self, tool: Tool, context: RunContext) -> tuple[Verdict, str]:
         """What `reconcile` says; whatever it raises, a cancellation of its own included, says nothing."""
         reconcile = tool.reconcile
         try:
             if reconcile is not None and not inspect.iscoroutinefunction(reconcile):
                 answer = await in_thread(lambda: reconcile(context), f"reconcile-{tool.name}")
-                return await find_out(lambda _: answer, context)
-            return await find_out(reconcile, context)
-        except BaseException:
+                return await find_out(lambda _: answer, context), ""
+            return await find_out(reconcile, context), ""
+        except BaseException as error:
             logger.exception("tool %s: reconcile failed; the outcome is unknown", tool.name)
-            return Unknown()
+            return Unknown(), RECONCILE_FAILED.format(cut(error_text(error), _REASON_LIMIT))
 
     def _context_of(self, batch: Batch, call: Call) -> RunContext:
+        """For one reader only: its arguments are for that one to keep, and to change."""
         return RunContext(
             self._context,
             run_id=self._run_id if self._is_recorded else None,

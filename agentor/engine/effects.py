@@ -144,6 +144,9 @@ def check_transactional(name: str, invoke: Any, context_param: str | None) -> No
         )
 
 
+NO_VERDICT: Final = "reconcile answers Happened(result), DidNotHappen() or Unknown(), not "
+
+
 async def find_out(reconcile: Callable[[RunContext], Any] | None, context: RunContext) -> Verdict:
     """What `reconcile` says of a call in doubt. Its exceptions come through; no answer of ours is `Unknown`."""
     if reconcile is None:
@@ -153,6 +156,4 @@ async def find_out(reconcile: Callable[[RunContext], Any] | None, context: RunCo
         verdict = await verdict
     if isinstance(verdict, Happened | DidNotHappen | Unknown):
         return verdict
-    raise TypeError(
-        f"reconcile answers Happened(result), DidNotHappen() or Unknown(), not {verdict!r}"
-    )
+    raise TypeError(f"{NO_VERDICT}{verdict!r}")

@@ -99,6 +99,12 @@ def model_error(broken: BrokenReply, reader: ReplyReader, source: str, model: st
     )
 
 
+def explain_connection(error: Exception, source: str) -> None:
+    """A server that cannot be reached is named: whoever reads of it may have meant another one."""
+    if isinstance(error, _connection_errors()):
+        error.add_note(f"The server is {source}.")
+
+
 def explain_tools(error: Exception, refusal: Refusal, tools: bool) -> None:
     """Tools are never dropped in silence, so a server that takes none ends the run: say what to do."""
     if tools and refusal.status in (400, 404, 422) and refusal.says_no_to_tools:

@@ -14,6 +14,7 @@ from agentor.engine import wire
 from agentor.engine.adapt import Adaptations, Attempt
 from agentor.engine.exchange import Exchange
 from agentor.engine.failure import (
+    explain_connection,
     explain_tools,
     is_unavailable,
     model_error,
@@ -165,6 +166,7 @@ class ChatCompletionsModel:
             error = model_error(error, reader, self.source, self.model)
         if (refusal := refusal_of(error)) is not None:
             explain_tools(error, refusal, bool(attempt.body.get("tools")))
+        explain_connection(error, self.source)
         hide_in_error(error)
         return error
 

@@ -59,6 +59,13 @@ def _read_slowly(text: str | bytes) -> Any:
         raise ValueError("JSON nested too deeply") from None
 
 
+def copied(value: Any) -> Any:
+    """A deep copy of a clean value; `copy.deepcopy` takes ten times as long."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
+
+
 def clean_text(text: str) -> str:
     """The same text in valid Unicode: surrogate pairs joined, lone surrogates replaced by U+FFFD."""
     if text.isascii():

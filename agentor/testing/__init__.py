@@ -4,7 +4,8 @@
     FakeServer       the same over HTTP, for the real client, able to fail in every way (see `faults`)
     says, calls      what the model is to answer, for both
     check_request    every breach in a chat-completions request, in words
-    crashtest        kills an agent at every commit, resumes it, and says what is not as it was
+    crashtest        kills an agent at every commit, resumes it, and says what is not as it was; as a fixture of pytest's
+                     it is `crashtest_fixture`, and what several can share `Processes`
     StoreContract    the tests that every store has to pass, your own included
 
 Names are loaded when they are used, so a test that needs one of them does not pay for all.
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentor.crashtest.crashing import crashtest
-    from agentor.crashtest.processes import CrashtestFailedError
+    from agentor.crashtest.fixture import crashtest_fixture
+    from agentor.crashtest.processes import CrashtestFailedError, Processes
     from agentor.testing import faults
     from agentor.testing.answers import Answer, calls, says
     from agentor.testing.checker import check_messages, check_request
@@ -32,7 +34,8 @@ _NAMES_BY_MODULE = {
     "answers": ("Answer", "calls", "says"),
     "checker": ("check_messages", "check_request"),
     ".crashtest.crashing": ("crashtest",),
-    ".crashtest.processes": ("CrashtestFailedError",),
+    ".crashtest.fixture": ("crashtest_fixture",),
+    ".crashtest.processes": ("CrashtestFailedError", "Processes"),
     "completions": ("Request", "chunk", "deltas"),
     "replies": ("Ending", "Gate", "Reply", "error", "json_reply", "sse"),
     "scripted": ("ScriptedModel", "ScriptedRequest"),
@@ -47,6 +50,7 @@ __all__ = [
     "Ending",
     "FakeServer",
     "Gate",
+    "Processes",
     "Reply",
     "Request",
     "ScriptedModel",
@@ -57,6 +61,7 @@ __all__ = [
     "check_request",
     "chunk",
     "crashtest",
+    "crashtest_fixture",
     "deltas",
     "error",
     "faults",

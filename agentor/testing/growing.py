@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentor.engine.strict_json import copied
 from agentor.testing.checker import call_ids_of, check_messages, check_more
 
 
@@ -38,10 +39,3 @@ class Growing:
             return breaches
         self._legal = (messages, asked.union(*map(call_ids_of, new)))
         return []
-
-
-def copied(value: Any) -> Any:
-    """A deep copy of JSON; `copy.deepcopy` takes ten times as long, and it is done at every request."""
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from agentor.engine import strict_json
 from agentor.engine.events import Message, Usage
 from agentor.engine.responses import ModelResponse, StreamChunk
 from agentor.testing.answers import Answer, says, turn_of
-from agentor.testing.growing import Growing, copied
+from agentor.testing.growing import Growing
 from agentor.testing.script import Script, by_turn, is_function
 
 Spoken: TypeAlias = str | Answer | ModelResponse | BaseException | type[BaseException]
@@ -110,7 +111,7 @@ class ScriptedModel:
         response_format: dict[str, Any] | None,
     ) -> Answer | ModelResponse:
         asked = self._asked.copied(messages)
-        self.requests.append(ScriptedRequest(asked, *copied([tools, response_format])))
+        self.requests.append(ScriptedRequest(asked, *strict_json.copied([tools, response_format])))
         number = len(self.requests)
         if self._check and (breaches := self._asked.check(asked)):
             raise AssertionError(f"request {number} is not legal:\n- " + "\n- ".join(breaches))

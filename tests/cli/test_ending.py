@@ -65,6 +65,41 @@ def test_a_reader_that_has_read_enough_ends_it_quietly(many: Path, words: Sequen
     assert piped(words, 1) == (141, "")
 
 
+FULL = Path("/dev/full")  # a disk on which there is no space, as Linux has one
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [(READING[0], ""), (READING[1], ""), (READING[1], "1"), (READING[9], "1"), (READING[11], "")],
+)
+def test_what_cannot_be_written_is_one_line(
+    place: Path, words: Sequence[str], unbuffered: str
+) -> None:
+    write("runs.db", "r1", BODIES)
+    command = [sys.executable, "-m", "agentor", *words]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with FULL.open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=env)
+    told = "Error: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)
+
+
+@pytest.mark.parametrize("words", READING[1:2], ids=" ".join)
+def test_without_a_standard_output_there_is_nothing_to_say(
+    place: Path, words: Sequence[str]
+) -> None:
+    write("runs.db", "r1", BODIES)
+    closing = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "agentor", *words]
+    done = subprocess.run(closing, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_another_file_that_cannot_be_written_is_another_error() -> None:
+    with pytest.raises(OSError, match="disk full"), in_good_order():
+        raise OSError(28, "disk full", "runs.db")
+
+
 def test_a_connection_that_breaks_is_another_error(
     program: Program, stored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,15 @@ def test_a_file_finds_its_neighbours() -> None:
     assert load_agent("deep/app.py:agent").name == "Found"
 
 
+@pytest.mark.parametrize("name", ["stall", "json"])  # the second is the name of a loaded module
+@pytest.mark.parametrize("way", ["{}/__init__.py:agent", "./deep/{}/__init__.py:agent"])
+def test_the_file_of_a_package_is_the_package(name: str, way: str) -> None:
+    directory = way.format(name).removesuffix("/__init__.py:agent")
+    write(f"{directory}/__init__.py", "from .agents import agent")
+    write(f"{directory}/agents.py", f"{APP}\nfrom . import agents")
+    assert load_agent(way.format(name)).name == "Found"
+
+
 def test_a_file_named_like_a_loaded_module_replaces_nothing() -> None:
     write("json.py", APP)
     assert load_agent("json.py:agent").name == "Found"

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentor.engine import strict_json
 from agentor.engine.batch import CONSENT_STAYS, DECLARED, Approval, Batch
 from agentor.engine.decide import AskModel, CallTools, Finish, decide
 from agentor.engine.events import Event
 from agentor.engine.replay import RunState, evolve, replay
-from tests.core.logs import raw_call
+from tests.core.logs import JSON, raw_call
 from tests.core.wide_logs import wide_logs
 
 OPENING = [{"role": "user", "content": "u"}]
@@ -411,3 +412,24 @@ def test_a_log_without_digests_may_name_its_calls_by_the_ids_they_have_here() ->
         batch = replay([*log, *said]).batch
         assert batch is not None
         assert batch.started == positions
+
+
+@given(JSON)
+def test_a_copy_of_json_is_equal_and_shares_nothing_that_can_be_changed(value: Any) -> None:
+    def containers(inside: Any) -> set[int]:
+        parts = list(inside.values()) if isinstance(inside, dict) else inside
+        own = {id(inside)} if isinstance(inside, dict | list) else set()
+        return own.union(*map(containers, parts)) if isinstance(parts, list) else own
+
+    copy = strict_json.copied(value)
+    assert strict_json.canonical(copy) == strict_json.canonical(value)
+    assert containers(copy).isdisjoint(containers(value))
+
+
+@pytest.mark.parametrize("edited", [None, {"to": ["Ada"]}])
+def test_what_is_done_to_the_arguments_of_a_call_reaches_nobody_else(edited: Any) -> None:
+    asked = [ASKED[0], Event("generation", calls=[raw_call("a", "pay", '{"to":["Ada"]}')])]
+    batch = replay([*asked, consent("approved", args=edited)]).batch
+    assert batch is not None
+    batch.args_of(batch.calls[0])["to"].append("Eve")
+    assert batch.args_of(batch.calls[0]) == {"to": ["Ada"]}

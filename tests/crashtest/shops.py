@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentor import Agentor, DidNotHappen, FileStore, Happened, RunContext, function_tool
+from agentor import (
+    Agentor,
+    DidNotHappen,
+    FileStore,
+    Happened,
+    ModelSettings,
+    RunContext,
+    function_tool,
+)
 from agentor.engine.tools import Tool
 from agentor.testing import ScriptedModel, calls, says
 
@@ -160,9 +170,64 @@ def pay_and_raise(ctx: RunContext, amount: int) -> str:
     raise RuntimeError("the printer is on fire")
 
 
+def pay_and_clear(ctx: RunContext, amount: int) -> str:
+    """Pay an amount, and leave nothing of what was asked."""
+    ctx.args.clear()  # type: ignore[union-attr]
+    return send(amount, ctx.idempotency_key)
+
+
+@function_tool(effect="transactional", name_override="pay")
+def order(ctx: RunContext, amount: int) -> str:
+    """Write an order into a table of the shop's own."""
+    ctx.db.execute("INSERT INTO orders VALUES (?)", (amount,))
+    return "ordered"
+
+
+def make_orders(store: Path, scratch: Path) -> None:
+    """A setup: the tables of the shop's own, and a stock."""
+    with closing(sqlite3.connect(store)) as db:
+        db.execute("CREATE TABLE orders (amount INTEGER)")
+    (scratch / "stock.txt").write_text(os.environ["AGENTOR_CRASHTEST_DIR"])
+
+
+def break_down(store: Path, scratch: Path) -> None:
+    raise SystemExit("no disk")
+
+
+def paid(store: Path, scratch: Path) -> list[str]:
+    """A check: the amounts that the payment service saw."""
+    assert store.exists()
+    assert scratch == SERVICE.resolve()
+    return [line.partition(" ")[2] for line in payments()]
+
+
+def paid_at_most_once(store: Path, scratch: Path) -> None:
+    assert len(payments()) <= 1, f"paid {len(payments())} times"
+
+
+def paid_never(store: Path, scratch: Path) -> None:
+    assert not payments(), "somebody paid"
+
+
+def fail_in_silence(store: Path, scratch: Path) -> None:
+    os._exit(9)
+
+
+def key_of_the_payment(store: Path, scratch: Path) -> list[str]:
+    return payments()  # which has the keys, and they are of the run
+
+
 def exits() -> None:
     """End the process."""
     os._exit(7)
+
+
+def pay_and_be_killed(ctx: RunContext, amount: int) -> str:
+    """Pay an amount; in the process that is to be killed after that, somebody else is quicker."""
+    paid = send(amount, ctx.idempotency_key)
+    if SERVICE.parent.name == "before-commit-3" and len(payments()) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return paid
 
 
 def leaves() -> None:
@@ -232,6 +297,14 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
     "reconciled": lambda: shop(function_tool(pay, effect="once", reconcile=look_up)),
     "blind": lambda: shop(function_tool(pay, effect="once")),
     "lying": lambda: shop(function_tool(pay, effect="once", reconcile=lambda ctx: DidNotHappen())),
+    "clearing": lambda: shop(
+        function_tool(
+            pay_and_clear,
+            name_override="pay",
+            effect="once",
+            reconcile=lambda ctx: DidNotHappen(),
+        )
+    ),
     "claiming": lambda: shop(
         function_tool(pay, effect="once", reconcile=lambda ctx: Happened("paid 5"))
     ),
@@ -244,6 +317,10 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
         )
     ),
     "parking": lambda: shop(function_tool(pay, effect="once", on_doubt="park")),
+    "unreachable": lambda: shop(
+        function_tool(pay, effect="once", on_doubt="park", reconcile=lambda ctx: 1 // 0)
+    ),
+    "affirming": lambda: shop(function_tool(pay, effect="once", reconcile=lambda ctx: True)),
     "approving": lambda: shop(function_tool(pay, effect="once", needs_approval=True)),
     "rewinding": lambda: shop(function_tool(pay, effect="idempotent"), half_finished="rewind"),
     "steady": lambda: Agentor(
@@ -260,10 +337,25 @@ AGENTS: dict[str, Callable[[], Agentor]] = {
     "stamping": lambda: Agentor(
         "Stamping", model=model(calls(("stamp", {})), says("Stamped.")), tools=[stamp]
     ),
+    "hunted": lambda: shop(function_tool(pay_and_be_killed, name_override="pay")),
+    "deaf": lambda: shop(function_tool(pay, effect="idempotent")),
+    "tableless": lambda: shop(order, store=str(SERVICE / "own.db")),
+    "mistaken": lambda: Agentor(
+        "Mistaken",
+        model=model(calls(("pay", {"sum": "x"}), ("nosuch", {})), says("Well.")),
+        tools=[pay],
+    ),
     "quitting": lambda: calling(exits),
     "waiting": lambda: calling(waits),
     "leaving": lambda: calling(function_tool(leaves, effect="read")),
     "murdering": lambda: calling(murders),
+    "unplugged": lambda: Agentor(
+        "Unplugged",
+        model="some-model",
+        base_url="http://127.0.0.1:9/v1",
+        api_key="none",
+        model_settings=ModelSettings(max_retries=0),
+    ),
     "failing": lambda: Agentor("Failing", model=model(ConnectionError("the provider is down"))),
     "chatting": lambda: Agentor("Chatting", model=model("Hello.")),
     "fickle": lambda: Agentor("Fickle", model=ScriptedModel(lambda messages: str(time.time()))),

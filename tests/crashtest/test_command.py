@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,13 @@ from click.testing import CliRunner, Result
 from agentor.cli import crashing, main
 from agentor.crashtest.processes import Processes
 from agentor.crashtest.report import Case, Report
-from agentor.testing import crashtest
+from agentor.errors import ConfigError
+from agentor.testing import CrashtestFailedError, crashtest
 
 SHOPS = Path(__file__).with_name("shops.py")
 SAFE = Report("app.py:agent", "A", "completed", "Done.", {}, (), (Case(("before commit 1",), ""),))
+
+Finding = Callable[[Callable[[], Report]], None]
 
 
 def run(name: str, *words: str) -> Result:
@@ -43,9 +48,6 @@ def finding(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Report]],
     return find
 
 
-Finding = Callable[[Callable[[], Report]], None]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared")
 def test_an_unsafe_agent_is_exit_code_1_and_all_of_it_is_in_the_json_and_the_xml(
@@ -62,6 +64,7 @@ def test_an_unsafe_agent_is_exit_code_1_and_all_of_it_is_in_the_json_and_the_xml
     ]
     (test,) = ElementTree.fromstring(xml.read_text()).findall("testcase")
     assert test.get("name") == "before commit 3 (tool_result pay)"
+    assert float(test.get("time") or 0) > 0
     failure = test.find("failure")
     assert failure is not None
     assert "would silently run twice" in (failure.get("message") or "")
@@ -74,6 +77,8 @@ def test_a_call_in_doubt_is_exit_code_0_and_is_told(tmp_path: Path) -> None:
     done = run("blind", "--at", "before commit 3", "--keep", str(tmp_path / "kept"))
     assert done.exit_code == 0
     assert "in doubt, and told so: pay" in done.stdout
+    shown = CliRunner().invoke(main, shlex.split(done.stderr.partition(": agentor ")[2]))
+    assert "pay" in shown.stdout, shown.output
     assert {each.name for each in (tmp_path / "kept").iterdir()} == {
         *("first", "second", "before-commit-3", "replies.jsonl")
     }
@@ -89,6 +94,67 @@ def test_an_agent_that_fails_without_a_crash_is_exit_code_1_and_one_line() -> No
     )
 
 
+def fail_with(error: Exception) -> Callable[[], Report]:
+    def find() -> Report:
+        raise error
+
+    return find
+
+
+def test_why_there_is_nothing_to_compare_is_in_the_json_and_the_xml(
+    finding: Finding, tmp_path: Path
+) -> None:
+    finding(fail_with(CrashtestFailedError("the uninterrupted run failed: \x00 no")))
+    xml = tmp_path / "crashes.xml"
+    xml.write_text("of an earlier one")
+    done = run("failing", "--json", "--junit", str(xml))
+    assert done.exit_code == 1
+    assert json.loads(done.stdout) == {
+        "safe": None,
+        "target": f"{SHOPS}:failing",
+        "error": "the uninterrupted run failed: \x00 no",
+    }
+    suite = ElementTree.fromstring(xml.read_text())
+    assert (suite.get("tests"), suite.get("errors")) == ("1", "1")
+    error = suite.find("testcase/error")
+    assert error is not None
+    assert error.get("message") == "the uninterrupted run failed: ? no"
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "is_left"),
+    [(ConfigError("no such agent"), 2, True), (KeyboardInterrupt(), 130, False)],
+)
+def test_the_file_of_an_earlier_crash_test_never_passes_for_one_of_this(
+    error: Exception, exit_code: int, is_left: bool, finding: Finding, tmp_path: Path
+) -> None:
+    finding(fail_with(error))
+    xml = tmp_path / "crashes.xml"
+    xml.write_text("of an earlier one")
+    done = run("failing", "--json", "--junit", str(xml))
+    assert (done.exit_code, done.stdout) == (exit_code, "")
+    assert xml.exists() == is_left
+    assert not is_left or "no such agent" in xml.read_text()
+
+
+def test_what_is_kept_of_the_worst_case_can_be_shown_with_the_line_that_is_printed(
+    finding: Finding, tmp_path: Path
+) -> None:
+    doubt = Case(("after commit 2 (x)",), "completed", in_doubt=("pay",), run_id="r-1")
+    unsafe = Case(("before commit 3 (x)",), "completed", problems=("Twice.",), run_id="r-2")
+    cases = (
+        replace(doubt, directory="after-commit-2"),
+        replace(unsafe, directory="before-commit-3"),
+    )
+    finding(lambda: replace(SAFE, cases=cases))
+    done = run("chatting", "--keep", str(tmp_path / "a b"))
+    assert done.stderr == (
+        f"Killed before commit 3: agentor show r-2 --store '{tmp_path}/a b/before-commit-3/runs.db'\n"
+    )
+    finding(lambda: SAFE)
+    assert run("chatting", "--keep", str(tmp_path / "a b")).stderr == ""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared")
 def test_no_such_agent_is_wrong_usage() -> None:
@@ -102,7 +168,15 @@ def test_no_such_agent_is_wrong_usage() -> None:
     [
         (["--at", "after lunch"], "'after lunch' names no moment: write 'before commit 3'"),
         (["--kills", "3"], "--kills"),
+        (["--at", ""], "names no moment"),
         (["--timeout", "0"], "--timeout"),
+        (["--timeout", "inf"], "--timeout"),
+        (["--timeout", "1e300"], "--timeout"),
+        (["--timeout", "1000001"], "--timeout"),
+        (["--timeout", "nan"], "timeout_s is a number of seconds above 0, not nan"),
+        (["--jobs", "0"], "--jobs"),
+        (["--jobs", "9" * 20], "--jobs"),
+        (["--input", " "], "the input is empty"),
         (["--junit", "no/such/place.xml"], "there is no such directory"),
         (["--junit", "x" * 300], "cannot be written (File name too long); name another file"),
         (["--keep", str(SHOPS.parent)], "is not empty; name a new directory"),
@@ -115,6 +189,23 @@ def test_options_that_cannot_be_meant_are_wrong_usage_before_any_work(
     done = run("chatting", *words)
     assert done.exit_code == 2
     assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"timeout_s": float("inf")},
+        {"timeout_s": float("nan")},
+        {"timeout_s": 1e300},
+        {"timeout_s": None},
+        {"jobs": 10**9},
+        {"kills": 3},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_by_the_function_too(option: Any) -> None:
+    (name,) = option
+    with pytest.raises(ConfigError, match=f"^{name} is "):
+        crashtest(f"{SHOPS}:chatting", "Hi.", **option)
 
 
 def test_there_being_nowhere_for_temporary_files_is_one_line(

@@ -32,11 +32,13 @@ class Crasher:
 
     def test(self, name: str, **how: Any) -> Report:
         target = name if ":" in name else f"{SHOPS}:{name}"
+        for role in {"setup", "check"} & how.keys():
+            how[role] = how[role] if ":" in how[role] else f"{SHOPS}:{how[role]}"
         return crashtest(target, "Buy tea.", processes=self._processes, **how)
 
-    def at(self, point: str, name: str) -> tuple[Report, Case]:
+    def at(self, point: str, name: str, **how: Any) -> tuple[Report, Case]:
         """Killed at one point only."""
-        report = self.test(name, at=point)
+        report = self.test(name, at=point, **how)
         (case,) = report.cases
         return report, case
 
@@ -119,6 +121,14 @@ def test_a_tool_whose_work_nobody_can_see_is_never_called_safe(
     with pytest.raises(AssertionError, match="has a result, and nobody saw it start"):
         report.assert_safe()
     assert report.notes == ()
+
+
+def test_a_process_that_somebody_else_kills_is_a_case_and_a_problem(crasher: Crasher) -> None:
+    report = crasher.test("hunted")
+    assert len(report.cases) == 8
+    assert "the process was ended by SIGKILL, and not by the crash test" in str(report)
+    assert "(it was to be killed before commit 3)" in str(report)
+    assert not report.safe
 
 
 def test_every_commit_is_a_place_to_die_before_and_after(crasher: Crasher) -> None:
@@ -224,8 +234,23 @@ def test_a_run_that_parks_in_doubt_is_no_breach(crasher: Crasher) -> None:
     assert (case.status, case.verdict) == ("paused", "in doubt")
 
 
-def test_a_reconcile_that_denies_what_has_happened_is_found(crasher: Crasher) -> None:
-    report, case = crasher.at(UNSAVED, "lying")
+def test_a_reconcile_that_raises_is_told_and_not_wished_for(crasher: Crasher) -> None:
+    report, case = crasher.at(UNSAVED, "unreachable")
+    assert (report.safe, case.status, case.reconcile_failed) == (True, "paused", ("pay",))
+    assert "pay: its reconcile failed: ZeroDivisionError" in str(report)
+    assert "Its reconcile, which failed, could settle it" in str(report)
+    assert "A reconcile(ctx)" not in str(report)
+
+
+def test_a_reconcile_that_answers_no_verdict_is_a_problem(crasher: Crasher) -> None:
+    report, case = crasher.at(UNSAVED, "affirming")
+    assert case.verdict == "unsafe"
+    assert "- pay: TypeError: reconcile answers Happened(result)" in str(report)
+
+
+@pytest.mark.parametrize("name", ["lying", "clearing"])
+def test_a_reconcile_that_denies_what_has_happened_is_found(crasher: Crasher, name: str) -> None:
+    report, case = crasher.at(UNSAVED, name)
     assert case.verdict == "unsafe"
     assert "took effect twice" in str(report)
 
@@ -327,6 +352,7 @@ def test_the_resuming_process_can_be_killed_as_well(crasher: Crasher) -> None:
     [
         ("quitting", CrashtestFailedError, "ended with exit code 7"),
         ("failing", CrashtestFailedError, "ConnectionError: the provider is down"),
+        ("unplugged", CrashtestFailedError, "Connection error. The server is 127.0.0.1:9."),
         ("missing", ConfigError, "has no 'missing'"),
         ("CART", ConfigError, "is of type list, not an Agentor"),
     ],
@@ -357,3 +383,99 @@ def test_a_model_that_differs_by_itself_cannot_be_tested_live(crasher: Crasher) 
 def test_a_point_that_the_run_never_comes_to_is_wrong_usage(crasher: Crasher) -> None:
     with pytest.raises(ConfigError, match="never came to 'after commit 9'"):
         crasher.test("chatting", at="after commit 9")
+
+
+def test_tools_that_fail_anyhow_are_told_and_not_called_tested(crasher: Crasher) -> None:
+    report = crasher.test("tableless", at=UNSAVED)
+    assert "pay fails without a crash, too: it answered 'Error: " in str(report)
+    assert (report.tools[0].verdict, report.tested, report.safe) == ("failed", False, True)
+
+
+def test_calls_that_nobody_can_make_are_told_as_such(crasher: Crasher) -> None:
+    report = crasher.test("mistaken", at="after commit 1")
+    unknown, unfit, nothing = report.notes
+    assert unfit.startswith("pay fails without a crash, too")
+    assert "there is no tool 'nosuch'" in unknown
+    assert "no call could be made as the model asked" in nothing
+
+
+# The functions of the user's: setup and check ---------------------------------------------------------------------
+
+
+def test_each_run_is_given_what_it_needs_before_it_begins_and_once(
+    crasher: Crasher, tmp_path: Path
+) -> None:
+    report = crasher.test("tableless", setup="make_orders", at=UNSAVED, keep=tmp_path)
+    assert (report.safe, report.tested, report.notes) == (True, True, ())
+    for name in ("first", "second", "before-commit-3"):
+        scratch = tmp_path / name / "scratch"
+        assert Path((scratch / "stock.txt").read_text()) == scratch.resolve()
+        file = apsw.Connection(str(tmp_path / name / "runs.db"))
+        assert file.execute("SELECT amount FROM orders").fetchall() == [(5,)]
+        file.close()
+
+
+def test_a_declaration_is_held_against_what_the_service_saw(crasher: Crasher) -> None:
+    """The tool says that a second start is dropped, and nobody drops it."""
+    assert crasher.test("deaf", at=UNSAVED).safe
+    report = crasher.test("deaf", at=UNSAVED, check="paid")
+    assert not report.safe
+    assert '- check finds \'["5", "5"]\', not \'["5"]\'' in str(report)
+    report = crasher.test("deaf", at=UNSAVED, check="paid_at_most_once")
+    assert "paid_at_most_once raised AssertionError: paid 2 times" in str(report)
+
+
+def test_a_check_that_finds_what_it_found_is_content(crasher: Crasher) -> None:
+    for how in ({"at": UNSAVED}, {"at": "before commit 1"}):
+        assert crasher.test("idempotent", check="paid", **how).safe
+
+
+def test_what_a_check_finds_otherwise_where_a_call_is_in_doubt_is_told(crasher: Crasher) -> None:
+    """Killed when the call was claimed and nobody had begun it: that it was not paid is what the doubt says."""
+    report, case = crasher.at("after commit 2", "blind", check="paid")
+    assert (case.verdict, case.notes) == ("in doubt", ("check finds '[]', not '[\"5\"]'",))
+    report, _ = crasher.at(UNSAVED, "blind", check="paid")
+    assert "check" not in str(report)
+
+
+@pytest.mark.parametrize(
+    ("how", "error", "told"),
+    [
+        ({"setup": "break_down"}, CrashtestFailedError, "break_down raised SystemExit: no disk"),
+        ({"setup": "SERVICE"}, ConfigError, r"setup: .*:SERVICE is no function `def setup\("),
+        ({"check": "no_such"}, ConfigError, "check: .*:no_such is no function"),
+        ({"check": "paid_never"}, CrashtestFailedError, "without any crash, check .*paid_never"),
+        ({"check": "fail_in_silence"}, CrashtestFailedError, "check: the process ended with exit"),
+        (
+            *({"check": "key_of_the_payment"}, CrashtestFailedError),
+            "two runs differ without any crash, .*: check finds",
+        ),
+    ],
+)
+def test_a_setup_or_check_that_does_not_work_without_a_crash_says_why(
+    crasher: Crasher, how: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        crasher.test("reading", at=UNSAVED, **how)
+
+
+LOADED = """
+import os
+from agentor import Agentor
+from agentor.testing import ScriptedModel
+
+with open(os.environ["AGENTOR_CRASHTEST_DIR"] + "/loaded", "a") as file:
+    file.write("once ")
+agent = Agentor("Hello", model=ScriptedModel(["Hello."]))
+"""
+
+
+def test_a_module_that_the_setup_imports_is_not_run_again_for_the_agent(
+    crasher: Crasher, tmp_path: Path
+) -> None:
+    (tmp_path / "hello_app.py").write_text(LOADED)
+    (tmp_path / "before.py").write_text("import hello_app\n\ndef prepare(store, scratch): ...\n")
+    kept = tmp_path / "kept"
+    how: dict[str, Any] = {"setup": f"{tmp_path / 'before.py'}:prepare", "keep": kept}
+    crasher.test(f"{tmp_path / 'hello_app.py'}:agent", at="after commit 1", **how)
+    assert (kept / "first" / "scratch" / "loaded").read_text() == "once "

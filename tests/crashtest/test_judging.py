@@ -13,10 +13,14 @@ from agentor import MemoryStore
 from agentor.crashtest.evidence import Evidence
 from agentor.crashtest.journal import Mark
 from agentor.crashtest.judging import Reference, varying
+from agentor.crashtest.noting import notes
 from agentor.crashtest.orders import Outcome
+from agentor.crashtest.points import Point
 from agentor.crashtest.processes import Ended
 from agentor.crashtest.recorded import open_calls, recorded, side_by_side
-from agentor.crashtest.report import Case, tool_reports
+from agentor.crashtest.report import Case, Report, tool_reports
+from agentor.engine.calling import RECONCILE_FAILED
+from agentor.engine.effects import NO_VERDICT
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import Spending, replay
 from tests.core.logs import logs
@@ -303,11 +307,63 @@ def test_a_resume_that_does_not_come_to_its_end_is_found(last: Ended, told: str)
     assert judged(evidence(processes=(KILLED, last))).problems == (told,)
 
 
-def test_a_process_that_fails_before_it_is_killed_has_not_escaped() -> None:
-    lived, failed = Evidence(LOG, MARKS, [WELL]), Evidence(LOG, MARKS, [Ended(3, False, None)])
-    assert lived.escaped(1)
-    assert not failed.escaped(1)
-    assert not evidence().escaped(1)
+ELSEWHERE = [
+    (
+        Ended(-9, False, None),
+        "the process was ended by SIGKILL, and not by the crash test: if memory",
+    ),
+    (Ended(-6, False, None), "the process was ended by SIGABRT, and not by the crash test ("),
+    (Ended(-40, False, None), "the process was ended by signal 40, and not by the crash test ("),
+    (Ended(7, False, None), "the process ended with exit code 7 by itself ("),
+    (Ended(0, False, Outcome("raised", "ValueError: no")), "it failed: ValueError: no ("),
+    (Ended(-9, True, None), "the process did not end within 60 s ("),
+]
+
+
+@pytest.mark.parametrize(("ended", "told"), ELSEWHERE)
+def test_a_process_that_ends_elsewhere_than_at_its_point_is_a_problem_that_says_where_and_how(
+    ended: Ended, told: str
+) -> None:
+    point = Point("before commit", 3)
+    case = judged(Evidence(LOG, MARKS, [replace(ended, missed=point)]))
+    (problem,) = case.problems
+    assert problem.startswith(told)
+    assert problem.endswith(" (it was to be killed before commit 3)")
+    assert case.verdict == "unsafe"
+
+
+def test_only_a_good_end_outlives_a_point() -> None:
+    point = Point("before commit", 3)
+    assert Evidence(LOG, MARKS, [replace(WELL, missed=point)]).outlived == point
+    assert Evidence(LOG, MARKS, [Ended(3, False, None, point)]).outlived is None
+    assert evidence().outlived is None
+
+
+def test_every_planned_point_is_a_case_or_told_as_outlived() -> None:
+    def planned(*ends: Ended, **more: Any) -> Evidence:
+        return evidence(processes=ends, **more)
+
+    first, second = Point("after commit", 2), Point("before commit", 1)
+    runs = [
+        planned(KILLED, WELL),
+        Evidence(LOG, (*SEEN, *MARKS), [replace(WELL, missed=first)]),
+        planned(KILLED, replace(WELL, missed=second)),
+        planned(KILLED, Ended(-9, False, None, second)),
+        Evidence(LOG, (*SEEN, *MARKS, *MARKS), [replace(WELL, missed=first)]),  # and pays twice
+    ]
+    reference = Reference(Evidence(LOG, (*SEEN, *MARKS), [WELL]), {"get_weather": None}, 60.0)
+    cases, outlived = reference.judge_all(runs)
+    assert [(case.points, case.verdict) for case in cases] == [
+        ("before commit 3", "safe"),
+        ("before commit 3, then not before commit 1", "unsafe"),
+        ("not after commit 2", "unsafe"),
+    ]
+    assert outlived == ("after commit 2", "before commit 3, then before commit 1")
+    report = Report("a:b", "A", "completed", "", {}, (), cases, outlived=outlived)
+    assert report.to_dict()["outlived"] == list(outlived)
+    assert "the run ended before it came there: after commit 2; before commit 3, then" in str(
+        report
+    )
 
 
 def test_a_doubt_excuses_only_what_follows_from_it() -> None:
@@ -355,3 +411,86 @@ def test_no_two_results_answer_one_call(log: list[Event]) -> None:
 
 def test_an_identical_case_under_another_name_is_judged_alike() -> None:
     assert judged(replace(evidence(), marks=MARKS)).name == "not killed"
+
+
+# What is told, and what would be told twice -----------------------------------------------------------------------
+
+
+def test_a_call_in_doubt_is_not_said_to_answer_or_to_fail_otherwise() -> None:
+    log = failing("call_1", "outcome unknown")
+    case = evidence(log, open_calls=frozenset({"call_1"}))
+    failed_before = Evidence(failing("call_1", "OSError: busy"), (*SEEN, *MARKS), [WELL])
+    for first in (Evidence(LOG, (*SEEN, *MARKS), [WELL]), failed_before):
+        found = Reference(first, {"get_weather": "once"}, 60.0).judge(case)
+        assert (found.in_doubt, found.problems, found.notes) == (("get_weather",), (), ())
+
+
+def test_a_run_that_is_parked_in_doubt_is_told_as_in_doubt_and_no_more() -> None:
+    reason = "it was started before and may have taken effect"
+    asked = Event("approval", call_id="call_1", name="get_weather", status="asked", reason=reason)
+    paused = Event("run_end", status="paused", seq=5)
+    case = judged(evidence([*LOG[:3], asked.with_(seq=4), paused]), "once")
+    assert (case.status, case.verdict) == ("paused", "in doubt")
+    assert (case.in_doubt, case.notes) == (("get_weather",), ())
+
+
+def test_one_message_and_one_token_are_not_told_as_several() -> None:
+    log = [LOG[0].with_(messages=[{"role": "user", "content": "Hi."}])]
+    assert "the conversation has 1 message, not 8" in judged(evidence(log)).problems
+
+
+def tool_result(name: str, error: str | None) -> Event:
+    return Event("tool_result", name=name, call_id=name, error=error, result=f"{error}")
+
+
+def told_of(*results: Event, keyless: Sequence[str] = (), starts: bool = True) -> list[str]:
+    log = [event.with_(seq=n) for n, event in enumerate([LOG[0], *results], 1)]
+    first = Evidence(log, MARKS if starts else (), [WELL])
+    outcome = Outcome("ended", keyless=list(keyless))
+    return list(notes(first, Reference(first, {}, 60.0), outcome))
+
+
+def test_a_tool_that_fails_without_a_crash_is_named_with_its_error() -> None:
+    told = told_of(tool_result("pay", "no such table: orders"), tool_result("look", None))
+    assert told == ["pay fails without a crash, too: it answered 'no such table: orders'"]
+    assert told_of(tool_result("pay", "outcome unknown"), tool_result("ask", "not approved")) == []
+
+
+@pytest.mark.parametrize(
+    ("results", "why"),
+    [
+        ((), "No tool was called"),
+        ((tool_result("nosuch", "no such tool"),), "for no call could be made as the model asked"),
+    ],
+)
+def test_that_nothing_was_started_says_whether_anything_was_asked_for(
+    results: tuple[Event, ...], why: str
+) -> None:
+    *_, last = told_of(*results, starts=False)
+    assert why in last
+
+
+def test_an_idempotent_tool_that_cannot_pass_its_key_on_is_told() -> None:
+    (told,) = told_of(keyless=["pay"])
+    assert "takes no ctx, so it cannot pass ctx.idempotency_key on" in told
+
+
+@pytest.mark.parametrize(
+    ("reason", "verdict"),
+    [
+        ("OSError: no (such) host", "in doubt"),
+        (f"TypeError: {NO_VERDICT}True", "unsafe"),
+    ],
+)
+def test_a_reconcile_that_is_broken_is_named_and_one_that_answers_no_verdict_is_a_problem(
+    reason: str, verdict: str
+) -> None:
+    log = failing("call_1", "outcome unknown")
+    told = f"Error: not known{RECONCILE_FAILED.format(reason)}"
+    log = [e.with_(result=told) if e.error == "outcome unknown" else e for e in log]
+    case = judged(evidence(log, open_calls=frozenset({"call_1"})), "once")
+    assert (case.verdict, case.reconcile_failed) == (verdict, ("get_weather",))
+    named = {"unsafe": case.problems, "in doubt": case.notes}[verdict]
+    assert len(named) == 1
+    assert named[0].startswith("get_weather: ")
+    assert reason in named[0]

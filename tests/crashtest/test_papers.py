@@ -163,9 +163,12 @@ def test_a_test_case_has_the_same_name_whichever_of_two_calls_was_recorded_first
     [
         (Agentor("A", model=ScriptedModel([])), {}, "'app.py:agent', not Agentor"),
         ("app.py:agent", {"kills": 3}, "kills is 1 or 2, not 3"),
-        ("app.py:agent", {"jobs": 0}, "jobs is a number of processes from 1 on"),
+        ("app.py:agent", {"jobs": 0}, "jobs is a number of processes from 1 to 1,000"),
         ("app.py:agent", {"timeout_s": 0}, "timeout_s is a number of seconds above 0"),
         ("app.py:agent", {"at": "noon"}, "'noon' names no moment"),
+        ("app.py:agent", {"at": ["before commit 3"]}, r"\['before commit 3'\] names no moment"),
+        ("app.py:agent", {"setup": print}, "setup is the name of a function, such as 'app_test"),
+        ("app.py:agent", {"check": "check"}, "check is the name of a function, .* not 'check'"),
         ("app.py:agent", {"input": []}, "message"),
     ],
 )
@@ -174,3 +177,44 @@ def test_what_cannot_be_meant_is_refused_before_any_process(
 ) -> None:
     with pytest.raises(ConfigError, match=told):
         crashtest(target, **{"input": "Hello", **how})
+
+
+# The verdict says no more than was tried --------------------------------------------------------------------------
+
+
+def verdict_of(calls: dict[str, int], failed: Any = (), status: str = "completed") -> Report:
+    tools = tool_reports({"pay": None, "look": "read"}, calls, [SAFE], failed)
+    return Report("app.py:agent", "A", status, "Done.", {}, tools, (SAFE,))
+
+
+@pytest.mark.parametrize(
+    ("calls", "failed", "status", "told", "tested"),
+    [
+        ({"pay": 1}, (), "completed", "all safe.", True),
+        ({}, (), "completed", "nothing wrong, but no tool has done anything", False),
+        ({}, (), "paused", "nothing wrong, but no tool has done anything", False),
+        ({"pay": 1}, {"pay"}, "completed", "nothing wrong, but no tool has done anything", False),
+        (
+            *({"pay": 1, "look": 1}, {"pay"}, "completed"),
+            *("all safe, but for what failed without a crash, too: pay.", True),
+        ),
+        ({"pay": 1}, (), "paused", "all safe up to where it waits for a person.", True),
+    ],
+)
+def test_what_was_not_tried_is_not_called_safe(
+    calls: dict[str, int], failed: Any, status: str, told: str, tested: bool
+) -> None:
+    report = verdict_of(calls, failed, status)
+    assert f"1 crash: {told}" in report.summary()
+    assert (report.safe, report.tested, report.to_dict()["tested"]) == (True, tested, tested)
+
+
+def test_an_agent_without_tools_is_all_safe() -> None:
+    assert Report("a:b", "A", "completed", "", {}, (), (SAFE,)).summary() == "1 crash: all safe."
+
+
+def test_calls_and_starts_of_a_tool_are_both_of_a_whole_run() -> None:
+    """Two calls, each of which is started again in a case of its own: three starts, not two and not four."""
+    cases = [replace(SAFE, starts={"look": starts}) for starts in (2, 3, 3)]
+    (_, look) = tool_reports({"pay": None, "look": "read"}, {"look": 2}, cases)
+    assert (look.calls, look.starts_most) == (2, 3)

@@ -78,6 +78,37 @@ async def test_a_call_whose_arguments_do_not_fit_was_not_begun(tmp_path: Path) -
     assert read_journal(tmp_path / "journal") == []
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    "meddle",
+    [
+        lambda args: args.clear(),
+        lambda args: args.update(amount=6, at=1.5),
+        lambda args: args["to"].append("Eve"),
+        lambda args: args.update(handle=object()),
+    ],
+)
+async def test_all_marks_of_a_call_name_the_same_call_whatever_its_tool_makes_of_its_context(
+    meddle: Any, fails: bool, tmp_path: Path
+) -> None:
+    def meddles(ctx: RunContext, amount: int, to: list[str]) -> str:
+        """Make something else of what was given."""
+        meddle(ctx.args)
+        if fails:
+            raise RuntimeError("no")
+        return "done"
+
+    tool, args = function_tool(meddles), {"amount": 5, "to": ["Ada"]}
+    watch_tools({tool.name: tool}, Watch(Journal(tmp_path / "journal", 1)))
+    context = RunContext(None, call_id="c", idempotency_key="r:2:0", args=args)
+    outcome = await perform(tool, {"amount": 5, "to": ["Ada"]}, context)
+    assert outcome.text == ("Error: RuntimeError: no" if fails else "done")
+    start, end = read_journal(tmp_path / "journal")
+    assert (start.kind, end.kind, end.failed) == ("start", "return", fails)
+    assert start.args == end.args == '{"amount":5,"to":["Ada"]}'
+    assert (start.tool, start.call_id, start.key) == (end.tool, end.call_id, end.key)
+
+
 # Whatever way a tool works -------------------------------------------------------------------------------------------
 
 

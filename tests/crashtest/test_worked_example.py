@@ -51,7 +51,22 @@ def test_the_tests_on_the_page_pass(shop: Processes) -> None:
     """At the one point that matters here: the command has been at all of them."""
     names: dict[str, Any] = {}
     exec("\n".join(blocks("python no-run")), names)
-    names["crashtest"] = partial(crashtest, at="before commit 3")
-    names["test_refunds_survive"](shop)
+    names["test_refunds_survive"](partial(crashtest, at="before commit 3", processes=shop))
     names["crashtest"] = partial(crashtest, at="before commit 3", processes=shop)
     names["test_no_payment_is_made_twice"]()
+
+
+def test_the_functions_on_the_page_prepare_each_run_and_look_at_what_came_of_it(
+    shop: Processes, tmp_path: Path
+) -> None:
+    functions = tmp_path / "shop_functions.py"
+    functions.write_text("\n".join(b for b in blocks("python no-run") if "(store, scratch)" in b))
+    how: dict[str, Any] = {
+        "setup": f"{functions}:prepare",
+        "check": f"{functions}:paid",
+        "at": "before commit 3",
+        "processes": shop,
+    }
+    assert crashtest("shop.py:mended", "Pay Ada", **how).safe
+    (case,) = crashtest("shop.py:agent", "Pay Ada", **how).cases
+    assert 'check finds \'["Ada 5", "Ada 5"]\', not \'["Ada 5"]\'' in case.problems

@@ -355,3 +355,33 @@ def test_a_reconcile_that_hangs_is_not_waited_for_for_ever() -> None:
     result, _ = resumed(in_doubt(), world, tool_timeout_s=0.01)
     assert not world.happened
     assert result.final_output == "done"
+    (doubt,) = [event for event in result.events if event.error == "outcome unknown"]
+    assert (doubt.result or "").endswith("(its reconcile failed: no answer within 0.01 s)")
+
+
+@pytest.mark.parametrize("on_doubt", ["tell", "park"])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (True, "reconcile answers Happened(result), DidNotHappen() or Unknown(), not True)"),
+        (RuntimeError("the service is down"), "(its reconcile failed: RuntimeError: the service"),
+        (RuntimeError("x" * 5_000), "characters"),
+    ],
+)
+def test_why_a_reconcile_could_not_say_is_in_the_log(answer: Any, why: str, on_doubt: str) -> None:
+    """In the result that the model reads, or in the question that a person does; and it is in doubt as ever."""
+
+    def reconcile(ctx: RunContext) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    result, store = resumed(in_doubt(), World(None, "once", reconcile=reconcile, on_doubt=on_doubt))
+    *_, last = [e for e in store.load("r") if e.call_id == "call_2"]
+    told = last.result if on_doubt == "tell" else last.reason
+    assert why in (told or "")
+    assert len(told or "") < 3_000
+    if on_doubt == "tell":
+        assert last.error == "outcome unknown"
+    else:
+        assert [(call.in_doubt, call.reason) for call in result.pending] == [(True, told)]

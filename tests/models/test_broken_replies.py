@@ -293,12 +293,13 @@ def test_exceptions_of_the_openai_package_reach_the_caller_as_they_are(
     assert is_unavailable(caught.value) is unavailable
 
 
-def test_a_server_that_is_not_there_is_unavailable() -> None:
+def test_a_server_that_is_not_there_is_unavailable_and_named() -> None:
     with FakeServer() as server:
         model = model_for(server)
     with pytest.raises(openai.APIConnectionError) as caught:
         ask(model)
     assert is_unavailable(caught.value)
+    assert caught.value.__notes__ == [f"The server is {model.source}."]
 
 
 # -- cut anywhere

@@ -28,6 +28,11 @@ class ChecksItself(Protocol):
 
     def integrity_check(self) -> list[str]: ...
 
+
+@runtime_checkable
+class FindsRuns(Protocol):
+    """A store that can name the runs of a file that is too damaged to be listed."""
+
     def readable_runs(self) -> list[str]: ...
 
 
@@ -82,7 +87,7 @@ def _names(store: Store) -> list[str]:
     try:
         return store.list_runs()
     except StoreError as error:
-        if not (_is_malformed(error) and isinstance(store, ChecksItself)):
+        if not (_is_malformed(error) and isinstance(store, FindsRuns)):
             raise
         return store.readable_runs()
 

@@ -44,6 +44,7 @@ from agentor.plan import Limits, Plan, needed, plan_of
 from agentor.recorded import Recorded, recorded, recorded_still, reread, stored
 from agentor.stopping import OVERDUE, Stop, Stopper, end_run
 from agentor.tracing import Traced
+from agentor.worker import TAKES
 
 logger = logging.getLogger("agentor")
 
@@ -120,6 +121,9 @@ class Launch:
             await keeper.acquire()
         try:
             state, events = await reread(stored(self.store), keeper.run_id, known)
+            if self.by_worker and state.status not in TAKES:  # it was ended meanwhile
+                await keeper.release()
+                return self._result(self._runner(keeper, state, events))
             if not is_checked or self.on_change == "refuse":  # else it has been told already
                 self._check_change(keeper.run_id, state, events)
             opening = self._reopening(keeper.run_id, state)

@@ -42,7 +42,7 @@ def transfer(ctx: RunContext, number: int) -> str:
     worker: Worker = ctx.context
     db, source, target = ctx.db, number % ACCOUNTS, (number + 1) % ACCOUNTS
     amount = number % 7 + 1
-    with worker.using(ctx, TRANSFER):
+    with worker.using(ctx, TRANSFER, number):
         if not db.execute(_FOUNDED):
             db.execute(_FOUND)
             db.executemany(_OPEN, [(account, OPENING) for account in range(ACCOUNTS)])
@@ -52,7 +52,7 @@ def transfer(ctx: RunContext, number: int) -> str:
         db.execute(_NOTE, (ctx.run_id, ctx.idempotency_key, source, target, amount))
         ctx.outbox.put(RECEIPT, {"run": ctx.run_id, "amount": amount})
         _hesitate(worker)
-    return f"moved {amount}"
+    return worker.world.evidence.said_of(str(ctx.idempotency_key), f"moved {amount}")
 
 
 def _hesitate(worker: Worker) -> None:

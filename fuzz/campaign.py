@@ -25,6 +25,8 @@ from fuzz.world import Outcome
 WORLDS_PER_CHUNK: Final = 20
 CANARY_WORLDS: Final = 1_000  # within which each canary's alarm must ring
 FAILURES_SHOWN: Final = 3
+TRIES_TO_SUCCEED: Final = 50  # of a kind of operation, one of which must succeed
+NO_SUCCESS: Final = "every_operation_succeeds_at_times"
 NO_CANARY: Final = Canary("nothing", frozenset())
 
 
@@ -37,9 +39,12 @@ class Failure:
     script: tuple[Action, ...]
     kept: tuple[int, ...]  # positions of the actions in the whole script
     actions: int  # of the whole script
+    worlds: int = 1  # that it takes to see it
 
     @property
     def command(self) -> str:
+        if self.worlds > 1:
+            return f"python -m fuzz --seed {self.seed} --worlds {self.worlds}"
         only = ",".join(map(str, self.kept)) or "none"
         return f"python -m fuzz --seed {self.seed} --only {only}"
 
@@ -59,6 +64,18 @@ class Tally:
         self.faults.update(outcome.faults)
         if outcome.breaches:
             self.failed.append(outcome)
+
+    def judge(self, first: int) -> None:
+        """What no world can tell by itself: an operation that is tried often, and always fails, is broken."""
+        kinds = sorted(name.removesuffix(" tried") for name in self.counts if " tried" in name)
+        vain = [
+            Breach(NO_SUCCESS, f"{kind}: none of {tried} succeeded")
+            for kind in kinds
+            if (tried := self.counts[f"{kind} tried"]) >= TRIES_TO_SUCCEED
+            and not self.counts[f"{kind} done"]
+        ]
+        if vain:
+            self.failed.append(Outcome(first, tuple(vain), {"worlds": self.worlds}))
 
     def add_all(self, other: Tally) -> None:
         self.worlds += other.worlds
@@ -110,6 +127,7 @@ def play_in_parallel(
             wanted = 0 if is_over else 2 * workers - len(running)
             running |= {pool.submit(play_all, chunk) for chunk in itertools.islice(chunks, wanted)}
             if not running:
+                tally.judge(first)
                 return tally
             done, running = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
@@ -128,7 +146,9 @@ def visit_in_parallel(cases: Sequence[Case]) -> Iterator[tuple[Case, list[Visit]
 
 
 def explained(outcome: Outcome, canary: Canary | None = None) -> Failure:
-    """The failure with its script shrunk."""
+    """The failure with its script shrunk, if it is one world's."""
+    if outcome.breaches[0].invariant == NO_SUCCESS:
+        return Failure(outcome.seed, outcome.breaches, (), (), 0, outcome.counts["worlds"])
     script = list(enumerate((canary or NO_CANARY).script(outcome.seed)))
     broken = outcome.breaches[0].invariant
 

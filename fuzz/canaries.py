@@ -6,13 +6,20 @@ Each canary takes one protection away from the real code and says which invarian
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fuzz import invariants, planted
+from fuzz import (
+    call_invariants,
+    invariants,
+    planted,
+    planted_calls,
+    planted_ends,
+    run_invariants,
+    scenes,
+)
 from fuzz.invariants import Invariant
 from fuzz.script import Action, draw
 
@@ -29,78 +36,6 @@ class Canary:
     on_files: bool | None = None  # None: as the seed says
 
 
-def _taken_over(seed: int) -> list[Action]:
-    """A worker is suspended, and wakes while somebody takes its run over."""
-    at = random.Random(f"{seed}/taken over").uniform(0.1, 10)
-    return [
-        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 6}),
-        Action(at, "stall", {"worker": "w1", "seconds": 100.0, "until_taken": True}),
-        Action(at + 31, "take_over", {"worker": "w2"}),
-    ]
-
-
-def _looked_at_unsynced(seed: int) -> list[Action]:
-    """A worker dies between a write and its sync, somebody loads the run, and the power goes."""
-    at = random.Random(f"{seed}/looked at unsynced").uniform(0.1, 10)
-    crash = {"worker": "w1", "where": "before a commit", "known_dead": True}
-    return [
-        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 6}),
-        Action(at, "crash", crash),
-        Action(at + 20, "power", {"call": "sync", "after": 1, "survival": "lost"}),
-        Action(at + 21, "resume", {"worker": "w2", "run": "run"}),
-    ]
-
-
-def _decided_again(seed: int) -> list[Action]:
-    """After each decision somebody comes late with another one."""
-    script = draw(seed)
-    details = {"worker": "w3", "approve": False, "number": None, "second": None, "late": True}
-    late = [Action(each.at_s + 0.5, "decide", details) for each in script if each.kind == "decide"]
-    return sorted([*script, *late], key=lambda action: action.at_s)
-
-
-def _parent_deleted(seed: int) -> list[Action]:
-    """A run is forked and then deleted."""
-    at = random.Random(f"{seed}/parent deleted").uniform(30, 60)
-    details = {"run": "run", "fork": "branch", "at": None, "says": "And then?"}
-    return [
-        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 2}),
-        Action(at, "fork", {"worker": "w2", **details}),
-        Action(at + 30, "delete", {"worker": "w1", "run": "run"}),
-        Action(at + 40, "power", {"call": "write", "after": 1, "survival": "kept"}),
-        Action(at + 41, "resume", {"worker": "w3", "run": "branch"}),
-    ]
-
-
-def _forker_dies(seed: int) -> list[Action]:
-    """A run that was left half-way is forked to be told something, and whoever does it dies on the way."""
-    after_s = random.Random(f"{seed}/forker dies").uniform(0, 0.1)
-    details = {"run": "run", "fork": "branch", "at": None, "says": "And then?"}
-    return [
-        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 8}),
-        Action(3.0, "crash", {"worker": "w1", "where": "now", "known_dead": True}),
-        Action(60.0, "fork", {"worker": "w2", **details}),
-        Action(60.0 + after_s, "crash", {"worker": "w2", "where": "now", "known_dead": True}),
-        Action(70.0, "resume", {"worker": "w3", "run": "branch"}),
-    ]
-
-
-def _cancelled_elsewhere(seed: int) -> list[Action]:
-    """A run is cancelled by somebody else than the one who works on it."""
-    return [
-        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 8}),
-        Action(1.0, "cancel", {"worker": "w2", "run": "run"}),
-    ]
-
-
-def _deleted(seed: int) -> list[Action]:
-    """A run is deleted when it has ended."""
-    return [
-        Action(0.0, "start", {"worker": "w1", "run": "run", "turns": 2}),
-        Action(100.0, "delete", {"worker": "w2", "run": "run"}),
-    ]
-
-
 def _rings(*named: Invariant) -> frozenset[str]:
     return frozenset(each.__name__ for each in named)
 
@@ -108,9 +43,9 @@ def _rings(*named: Invariant) -> frozenset[str]:
 ALL: Final = (
     Canary(
         "no fence",
-        _rings(invariants.old_terms_append_nothing),
+        _rings(run_invariants.old_terms_append_nothing),
         planted.no_fence,
-        script=_taken_over,
+        script=scenes.taken_over,
     ),
     Canary(
         "synchronous=NORMAL",
@@ -127,17 +62,17 @@ ALL: Final = (
         "lines not synced",
         _rings(invariants.loaded_events_survive),
         planted.lines_of_others_are_shown_at_once,
-        script=_looked_at_unsynced,
+        script=scenes.looked_at_unsynced,
         on_files=True,
     ),
     Canary(
         "leases for everybody",
-        _rings(invariants.nobody_acts_beside_another),
+        _rings(run_invariants.nobody_acts_beside_another),
         planted.everybody_counts_as_dead,
     ),
     Canary(
         "no claim before a tool",
-        _rings(invariants.tools_start_after_their_claim),
+        _rings(call_invariants.tools_start_after_their_claim),
         planted.act_before_writing,
     ),
     Canary(
@@ -164,7 +99,7 @@ ALL: Final = (
         "decided by whoever comes",
         _rings(invariants.decisions_are_made_once),
         planted.any_decision_counts,
-        script=_decided_again,
+        script=scenes.decided_again,
     ),
     Canary(
         "forks forgotten by a deletion",
@@ -175,29 +110,29 @@ ALL: Final = (
             invariants.files_stay_whole,
         ),
         planted.forks_are_forgotten,
-        script=_parent_deleted,
+        script=scenes.parent_deleted,
     ),
     Canary(
         "asked after the fork",
         _rings(invariants.forks_answer_what_they_are_asked),
         planted.asked_after_the_fork,
-        script=_forker_dies,
+        script=scenes.forker_dies,
     ),
     Canary(
         "deaf to cancels",
-        _rings(invariants.cancels_are_heard),
+        _rings(run_invariants.cancels_are_heard),
         planted.deaf,
-        script=_cancelled_elsewhere,
+        script=scenes.cancelled_elsewhere,
     ),
-    Canary("once and once more", _rings(invariants.once_tools_start_once), planted.once_more),
+    Canary("once and once more", _rings(call_invariants.once_tools_start_once), planted.once_more),
     Canary(
         "settled and begun again",
-        _rings(invariants.payments_are_made_once),
+        _rings(call_invariants.payments_are_made_once),
         planted.settled_is_approved,
     ),
     Canary(
         "settled in other words",
-        _rings(invariants.people_are_believed),
+        _rings(call_invariants.people_are_believed),
         planted.settled_in_other_words,
     ),
     Canary("an idle worker", _rings(invariants.workers_take_every_run), planted.idle_worker),
@@ -208,12 +143,12 @@ ALL: Final = (
     ),
     Canary(
         "finished and reopened",
-        _rings(invariants.finished_runs_call_nothing),
+        _rings(run_invariants.finished_runs_call_nothing),
         planted.finished_runs_reopened,
     ),
     Canary(
         "answered and begun again",
-        _rings(invariants.settled_calls_never_run_again),
+        _rings(call_invariants.settled_calls_never_run_again),
         planted.answers_not_looked_at,
     ),
     Canary(
@@ -223,29 +158,110 @@ ALL: Final = (
     ),
     Canary(
         "both are told yes",
-        _rings(invariants.one_worker_goes_on_at_each_seq),
+        _rings(run_invariants.one_worker_goes_on_at_each_seq),
         planted.conflicts_swallowed,
-        script=_taken_over,
+        script=scenes.taken_over,
     ),
     Canary(
         "a loss not noticed",
-        _rings(invariants.only_the_holder_acts),
+        _rings(run_invariants.only_the_holder_acts),
         planted.losses_not_noticed,
-        script=_taken_over,
+        script=scenes.taken_over,
     ),
     Canary(
-        "asked after the end", _rings(invariants.ended_runs_are_left_alone), planted.ended_too_soon
+        "asked after the end",
+        _rings(run_invariants.ended_runs_are_left_alone),
+        planted.ended_too_soon,
     ),
     Canary(
         "a deletion of nothing",
         _rings(invariants.deleted_runs_are_gone),
         planted.deletions_that_do_nothing,
-        script=_deleted,
+        script=scenes.deleted,
     ),
     Canary("no answer is enough", _rings(invariants.every_run_ends), planted.no_answer_is_enough),
     Canary(
         "a mistake of our own",
         _rings(invariants.errors_are_expected_ones),
         planted.mistakes_of_our_own,
+    ),
+    Canary(
+        "half-finished and given up",
+        _rings(call_invariants.declared_effects_are_not_given_up),
+        planted_calls.half_finished_is_given_up,
+    ),
+    Canary(
+        "best effort is enough",
+        _rings(call_invariants.careful_tools_start_after_their_claim),
+        planted_calls.best_effort_is_enough,
+        script=scenes.full_for_a_while,
+    ),
+    Canary(
+        "changed arguments ignored",
+        _rings(call_invariants.tools_get_what_is_recorded),
+        planted_calls.changes_are_ignored,
+    ),
+    Canary(
+        "keys of their own",
+        _rings(call_invariants.a_call_has_one_key),
+        planted_calls.forks_have_keys_of_their_own,
+    ),
+    Canary(
+        "refused and started",
+        _rings(call_invariants.refusals_stand),
+        planted_calls.refused_is_started,
+    ),
+    Canary(
+        "reconciled in other words",
+        _rings(call_invariants.results_are_what_was_said),
+        planted_calls.reconciled_in_other_words,
+    ),
+    Canary(
+        "a cancel forgotten",
+        _rings(run_invariants.asked_cancels_stay),
+        planted_ends.cancels_are_forgotten,
+        script=scenes.cancelled_after_a_death,
+    ),
+    Canary(
+        "cancelled and taken",
+        _rings(run_invariants.workers_take_no_ends),
+        planted_ends.cancelled_is_open,
+        script=scenes.cancelled_and_looked_for,
+        on_files=True,
+    ),
+    Canary(
+        "cancelled with an answer",
+        _rings(run_invariants.answers_are_the_end),
+        planted_ends.answers_can_be_cancelled,
+        script=scenes.cancelled_at_last,
+    ),
+    Canary(
+        "deleted under way",
+        _rings(run_invariants.held_runs_are_not_deleted),
+        planted_ends.deleted_under_way,
+        script=scenes.deleted_under_way,
+    ),
+    Canary(
+        "everything is pruned",
+        _rings(run_invariants.pruned_runs_have_ended),
+        planted_ends.everything_is_pruned,
+        script=scenes.pruned_half_way,
+    ),
+    Canary(
+        "refused too late",
+        _rings(run_invariants.refused_appends_leave_nothing),
+        planted_ends.refused_too_late,
+        script=scenes.taken_over,
+    ),
+    Canary(
+        "strict and going on",
+        _rings(run_invariants.strict_runs_stop_when_unsaved),
+        planted_ends.strict_goes_on,
+        script=scenes.full_for_a_while,
+    ),
+    Canary(
+        "no fork is made",
+        _rings(invariants.errors_are_expected_ones),
+        planted_ends.no_fork_is_made,
     ),
 )

@@ -39,6 +39,9 @@ class Act:
     standing: Standing  # of the run in the file
     cancel_heard_s: float  # seconds for which this worker has been awake and a cancel of the run has been asked for
     unsaved: bool  # a save of this run had failed, and the run goes on by its durability
+    should_have_stopped: (
+        bool  # it had failed since this worker took the run up, and durability is strict
+    )
     iterations_awake: int  # of the worker's loop since it was last suspended
     beside: tuple[str, ...]  # what others, awake and alive, were doing in the same run
 
@@ -53,7 +56,14 @@ class ToolStart:
     name: str  # of the tool
     key: str  # the call's idempotency key
     is_once: bool  # it must not be started twice
+    is_careful: bool  # it declares an effect, or needs a person's consent
     claimed: bool  # its tool_call is in the log
+    rejected: bool  # a person has refused it
+    args: dict[str, Any]  # what the tool was given
+    recorded_args: dict[str, Any] | None  # in its tool_call
+    consented_args: dict[str, Any] | None  # as a person changed them last
+    asked_by: str | None  # body of the generation that asked for it, which a fork shares
+    position: int  # among the calls of that generation
     answered: bool  # its tool_result is in the log
     consents: int  # of a person, to this call
     unsaved: bool  # a save of this run had failed, and the run goes on by its durability
@@ -116,6 +126,25 @@ class Settled:
     result: str
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One event that the store has refused, because the run is somebody else's."""
+
+    run_id: str
+    seq: int
+    body: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A run as it stood when it was marked as deleted."""
+
+    run_id: str
+    status: str
+    holder: str | None = None  # of a lease that had not run out, or of a lock
+
+
 @dataclass
 class Evidence:
     """Everything the invariants are judged by, beside the ledger."""
@@ -128,7 +157,17 @@ class Evidence:
     settled: list[Settled] = field(default_factory=list)
     misled: Counter[str] = field(default_factory=Counter)  # by key: words of people that were wrong
     untold: list[str] = field(default_factory=list)  # what people settled and a model was not told
-    words: int = 0  # of people, so far
+    words: int = 0  # of people and of banks, so far
+    said: dict[str, set[str]] = field(default_factory=dict)  # by key: what may be its call's result
+    refused: list[Refused] = field(default_factory=list)
+    asked_cancels: dict[str, int] = field(default_factory=dict)  # run id -> events it had, or more
+    lost_cancels: list[str] = field(default_factory=list)
+    taken_ends: list[str] = field(
+        default_factory=list
+    )  # runs that a worker took in spite of their end
+    marked: dict[str, Marked] = field(default_factory=dict)  # by run id
+    deletions: list[Marked] = field(default_factory=list)  # that somebody was told of
+    pruned: list[Marked] = field(default_factory=list)  # of them, those that a prune chose
     forks: list[Forked] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)  # what forks were asked, by their ids
     results: list[RunResult] = field(default_factory=list)
@@ -169,6 +208,11 @@ class Evidence:
             answers = [m["content"] for m in messages if m.get("tool_call_id") == each.call_id]
             if answers != [each.result]:
                 self.untold.append(f"{each.call_id} of {run_id} is {answers}, not {each.result!r}")
+
+    def said_of(self, key: str, text: str) -> str:
+        """Note what a tool, its `reconcile` or a person says that became of a call."""
+        self.said.setdefault(key, set()).add(text)
+        return text
 
     def started(self, start: ToolStart) -> None:
         self.tool_starts.append(start)

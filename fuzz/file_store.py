@@ -33,7 +33,7 @@ class SteppedFileStore(Observed, FileStore):
         try:
             self._commit(lambda: FileStore.append_many(self, run_id, events, lease))
         except Exception as error:
-            self._observer.not_appended(run_id, error)
+            self._observer.not_appended(run_id, error, events)
             raise
         self._observer.appended(run_id, events, lease)
 
@@ -47,9 +47,6 @@ class SteppedFileStore(Observed, FileStore):
 
     def release(self, lease: Lease) -> None:
         self._commit(lambda: FileStore.release(self, lease))
-
-    def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
-        self._commit(lambda: FileStore.ask(self, run_id, kind, by))
 
     def answered(self, run_id: str, kind: str) -> None:
         self._commit(lambda: FileStore.answered(self, run_id, kind))

@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from agentor.engine.batch import REJECTED
 from agentor.engine.events import APPROVAL, FORK, GENERATION, Event, Usage
 from agentor.engine.replay import RunState, verify
+from fuzz import call_invariants, run_invariants
 from fuzz.bank import ACCOUNTS, OPENING, TRANSFER
-from fuzz.evidence import ITERATIONS_TO_NOTICE, Evidence, ToolStart
-from fuzz.ledger import Ledger, Log
-from fuzz.tools import PAYMENTS
-
-CANCEL_S_MAX: Final = 60.0  # more than two looks for a cancel on a slow disk
+from fuzz.evidence import Evidence
+from fuzz.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,81 +65,6 @@ def replay_rebuilds_what_was_sent(evidence: Evidence, ledger: Ledger) -> Iterato
         yield from verify(log.events, run_id)
 
 
-def finished_runs_call_nothing(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """Resuming a finished run calls no model and no tool, and writes nothing."""
-    for each in evidence.resumed:
-        if each.calls or each.events_written:
-            yield f"{each.run_id}: {each.calls} calls, {each.events_written} events written"
-
-
-def tools_start_after_their_claim(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """A tool starts only when its tool_call is in the log, unless a best-effort save of its run has failed."""
-    for start in evidence.tool_starts:
-        if not start.claimed and not start.unsaved:
-            yield f"{start.call_id} of {start.run_id} started by {start.worker} unclaimed"
-
-
-def settled_calls_never_run_again(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """A tool whose result is in the log is never started again for that call."""
-    for start in evidence.tool_starts:
-        if start.answered:
-            yield f"{start.call_id} of {start.run_id} started by {start.worker} although answered"
-
-
-def once_tools_start_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """A tool that must not be started twice for one call is not, in its run and its forks together, unless a person
-    consented to it, its claim could not be saved, or its worker was suspended between the claim and the start."""
-    starts: dict[str, list[ToolStart]] = {}
-    for start in evidence.tool_starts:
-        if start.is_once and not start.unsaved and not start.just_woken:
-            starts.setdefault(start.key, []).append(start)
-    for key, started in starts.items():
-        consents = {start.run_id: 0 for start in started}
-        for start in started:
-            consents[start.run_id] = max(consents[start.run_id], start.consents)
-        if len(started) > 1 + sum(consents.values()):
-            yield f"{key} was started by {' and by '.join(start.worker for start in started)}"
-
-
-def people_are_believed(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """When a person has said of a call in doubt that it did happen, its result is the one that they gave, and that is
-    what every model is told that is asked in the run from then on."""
-    for each in evidence.settled:
-        log = ledger.logs.get(each.run_id)
-        if log is None and each.run_id in evidence.deleting:
-            continue
-        result = None if log is None else log.result_of(each.batch_seq, each.call_id)
-        if result != each.result:
-            yield f"{each.call_id} of {each.run_id} was settled as {each.result!r} and is {result!r}"
-    yield from evidence.untold
-
-
-def payments_are_made_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """As long as people say what is so, money that a tool moves outside has moved once if its call has a result, not at
-    all if the call was refused in the run that asked for it, and never twice, unless a worker was suspended between the claim and the start."""
-    moved = Counter(
-        start.key
-        for start in evidence.tool_starts
-        if start.name in PAYMENTS and not start.unsaved and not start.just_woken
-    )
-    for key in [key for key, times in moved.items() if times > 1 and not evidence.misled[key]]:
-        yield f"{key} was paid {moved[key]} times"
-    for run_id, log in ledger.logs.items():
-        for key, _ in _payments(run_id, log, None):
-            if not evidence.starts[key] and not evidence.misled[key]:
-                yield f"{key} has a result in {run_id}, and was not paid"
-        for key, is_own in _payments(run_id, log, REJECTED):
-            if is_own and moved[key] and not evidence.misled[key]:
-                yield f"{key} was refused in {run_id}, and was paid"
-
-
-def _payments(run_id: str, log: Log, error: str | None) -> Iterator[tuple[str, bool]]:
-    """The keys of those that have a result in a log, or this error, and whether the run asked for them itself; else its
-    parent did, and may pay what is refused here."""
-    for name in sorted(PAYMENTS):
-        yield from log.results(run_id, name, error)
-
-
 def usage_is_the_sum_of_generations(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
     """What a run is said to have used is the sum over the generations of its log, in results and in summaries."""
     for result in evidence.results:
@@ -189,59 +111,6 @@ def forks_answer_what_they_are_asked(evidence: Evidence, ledger: Ledger) -> Iter
 
 def _times_said(state: RunState, says: str) -> int:
     return sum(message.get("content") == says for message in state.messages)
-
-
-def one_worker_goes_on_at_each_seq(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """Of two workers that write the same seq of a run, one is told yes."""
-    winners: dict[tuple[str, int], str] = {}
-    for each in evidence.acknowledged:
-        winner = winners.setdefault((each.run_id, each.seq), each.worker)
-        if winner != each.worker:
-            yield f"seq {each.seq} of {each.run_id} was given to {winner} and to {each.worker}"
-
-
-def old_terms_append_nothing(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """Once a run's lease has changed hands, nothing is written under the old term."""
-    for each in evidence.acknowledged:
-        if each.term is not None and each.newest_term is not None and each.term < each.newest_term:
-            yield f"seq {each.seq} of {each.run_id} was written in term {each.term} of {each.newest_term}"
-
-
-def only_the_holder_acts(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """A worker whose lease somebody else took asks no model and starts no tool; one that was asleep has a few
-    iterations of its loop to notice, and one that could not save may have a lease that it was not told of."""
-    for act in evidence.acts:
-        holds = act.standing.term is None or act.term == act.standing.term
-        holds |= act.term is None and act.unsaved and act.standing.is_of(act.worker)
-        if not holds and act.iterations_awake > ITERATIONS_TO_NOTICE:
-            yield (
-                f"{act.worker} went on with {act.run_id} ({act.what}) in term {act.term}; "
-                f"its lease is in term {act.standing.term}"
-            )
-
-
-def nobody_acts_beside_another(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """While one worker's model call or tool is under way, no other worker begins one in the same run, unless the
-    first is suspended or has just been."""
-    for act in evidence.acts:
-        for other in act.beside:
-            yield f"{act.run_id}: {act.what} of {act.worker} began beside {other}"
-
-
-def ended_runs_are_left_alone(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """While a run has an end in its log, nobody asks a model or starts a tool for it, unless a best-effort save of it
-    has failed or the worker was suspended and has not noticed yet."""
-    for act in evidence.acts:
-        is_open = act.standing.status in (None, "unfinished")
-        if not is_open and not act.unsaved and act.iterations_awake > ITERATIONS_TO_NOTICE:
-            yield f"{act.run_id} is {act.standing.status}, and {act.worker} began a {act.what}"
-
-
-def cancels_are_heard(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """A worker that is awake begins nothing in a run for long after somebody has asked for its end."""
-    for act in evidence.acts:
-        if act.cancel_heard_s > CANCEL_S_MAX:
-            yield f"{act.worker} began a {act.what} of {act.run_id}, {act.cancel_heard_s:.0f} s after it was cancelled"
 
 
 def decisions_are_made_once(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
@@ -333,7 +202,8 @@ def files_stay_whole(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
 
 
 def errors_are_expected_ones(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """Whatever fails fails with an error of agentor's own tree, or with the model's own."""
+    """Whatever fails fails with an error of agentor's own tree, or with the model's own, and with a StoreError that speaks
+    of no run only where a fault has happened since the worker was born."""
     yield from evidence.surprises
 
 
@@ -345,21 +215,34 @@ ALL: Final[tuple[Invariant, ...]] = (
     seqs_are_dense,
     every_prefix_is_legal,
     replay_rebuilds_what_was_sent,
-    finished_runs_call_nothing,
-    tools_start_after_their_claim,
-    settled_calls_never_run_again,
-    once_tools_start_once,
-    people_are_believed,
-    payments_are_made_once,
+    run_invariants.finished_runs_call_nothing,
+    call_invariants.tools_start_after_their_claim,
+    call_invariants.careful_tools_start_after_their_claim,
+    call_invariants.tools_get_what_is_recorded,
+    call_invariants.a_call_has_one_key,
+    call_invariants.refusals_stand,
+    call_invariants.results_are_what_was_said,
+    call_invariants.declared_effects_are_not_given_up,
+    call_invariants.settled_calls_never_run_again,
+    call_invariants.once_tools_start_once,
+    call_invariants.people_are_believed,
+    call_invariants.payments_are_made_once,
     usage_is_the_sum_of_generations,
     forks_leave_their_parents_alone,
     forks_answer_what_they_are_asked,
-    one_worker_goes_on_at_each_seq,
-    old_terms_append_nothing,
-    only_the_holder_acts,
-    nobody_acts_beside_another,
-    ended_runs_are_left_alone,
-    cancels_are_heard,
+    run_invariants.one_worker_goes_on_at_each_seq,
+    run_invariants.old_terms_append_nothing,
+    run_invariants.only_the_holder_acts,
+    run_invariants.nobody_acts_beside_another,
+    run_invariants.ended_runs_are_left_alone,
+    run_invariants.cancels_are_heard,
+    run_invariants.asked_cancels_stay,
+    run_invariants.workers_take_no_ends,
+    run_invariants.answers_are_the_end,
+    run_invariants.held_runs_are_not_deleted,
+    run_invariants.pruned_runs_have_ended,
+    run_invariants.refused_appends_leave_nothing,
+    run_invariants.strict_runs_stop_when_unsaved,
     decisions_are_made_once,
     money_is_conserved,
     effects_come_with_their_results,

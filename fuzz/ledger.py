@@ -12,9 +12,9 @@ import apsw
 from agentor.engine import replay
 from agentor.engine.batch import Batch
 from agentor.engine.decide import AskModel, decide
-from agentor.engine.events import APPROVAL, TOOL_RESULT, Event
+from agentor.engine.events import APPROVAL, RUN_END, TOOL_CALL, TOOL_RESULT, Event
 from agentor.engine.replay import RunState
-from agentor.engine.request import build_request
+from agentor.engine.request import Call, build_request
 from agentor.errors import LogCorruptError
 from agentor.testing.checker import check_messages
 from fuzz.bank import Books, books
@@ -85,6 +85,29 @@ class Log:
         about = [event for event in self._about_batch(seq) if event.call_id == call_id]
         return sum(event.type == APPROVAL and event.status == "approved" for event in about)
 
+    def recorded_args(self, seq: int, call_id: str) -> dict[str, Any] | None:
+        """The arguments in the last claim of a call of that batch."""
+        about = [event for event in self._about_batch(seq) if event.call_id == call_id]
+        claims = [event.args for event in about if event.type == TOOL_CALL]
+        return claims[-1] if claims else None
+
+    def consented_args(self, seq: int, call_id: str) -> dict[str, Any] | None:
+        """The arguments of a call of that batch as a person has changed them last, if somebody has."""
+        about = [event for event in self._about_batch(seq) if event.call_id == call_id]
+        decisions = (e for e in about if e.type == APPROVAL and e.status == "approved")
+        changed = [event.args for event in decisions if event.args is not None]
+        return changed[-1] if changed else None
+
+    def was_rejected(self, seq: int, call_id: str) -> bool:
+        """Whether what a person has said last of a call of that batch is that they refuse it."""
+        about = [event for event in self._about_batch(seq) if event.call_id == call_id]
+        said = [event.status for event in about if event.type == APPROVAL]
+        return said[-1:] == ["rejected"]
+
+    def has_ended_since(self, count: int) -> bool:
+        """Whether there is an end of the run beyond its first `count` events."""
+        return any(event.type == RUN_END for event in self.events[count:])
+
     def _about_batch(self, seq: int) -> Iterator[Event]:
         """The events while the batch of the generation at `seq` is open, the one that settles it included."""
         for state, event in zip(self.states[seq:], self.events[seq:], strict=False):
@@ -101,14 +124,19 @@ class Log:
     ) -> Iterator[tuple[str, bool]]:
         """Calls of a tool that have a result here and no error (or this one), those shared with the parent left out: the
         idempotency key, and whether they were asked for in this run, `run_id`."""
-        for state, event in zip(
-            self.states[self.inherited :], self.events[self.inherited :], strict=False
-        ):
-            if event.type == TOOL_RESULT and event.name == name and event.error == error:
+        for batch, call, event in self.tool_results():
+            if event.name == name and event.error == error:
+                yield batch.key_of(run_id, call), batch.origin is None
+
+    def tool_results(self) -> Iterator[tuple[Batch, Call, Event]]:
+        """The results that are not shared with the parent, with their calls and the batches as they were before."""
+        own = slice(self.inherited, None)
+        for state, event in zip(self.states[own], self.events[own], strict=False):
+            if event.type == TOOL_RESULT:
                 batch = state.batch
                 assert batch is not None
                 call = next(each for each in batch.calls if each.call_id == event.call_id)
-                yield batch.key_of(run_id, call), batch.origin is None
+                yield batch, call, event
 
 
 class Ledger:

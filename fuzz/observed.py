@@ -22,16 +22,24 @@ class Observer(Protocol):
     def loaded(self, run_id: str, events: Sequence[Event]) -> None:
         """By a store that shows only what is on the disk for good."""
 
-    def not_appended(self, run_id: str, error: BaseException) -> None: ...
+    def not_appended(
+        self, run_id: str, error: BaseException, events: Sequence[Event] = ()
+    ) -> None: ...
 
     def granted(self, lease: Lease) -> None: ...
+
+    def event_count(self, run_id: str) -> int:
+        """Of a run in the file, now; without an end that nobody may change."""
+
+    def asked(self, run_id: str, known: int) -> None:
+        """Whoever works on a run, which had `known` events before, will hear of a signal."""
 
     def forked(self, src_run_id: str, dst_run_id: str, at: int | None) -> None: ...
 
     def deleting(self, run_ids: Iterable[str] | None) -> None:
         """These runs, or any, may be gone from now on."""
 
-    def deleted(self, run_ids: Iterable[str]) -> None: ...
+    def deleted(self, run_ids: Iterable[str], pruned: bool = False) -> None: ...
 
     def wait_for_lock(self) -> None:
         """Return when no other living process is in the middle of a transaction, or has been for too long."""
@@ -59,6 +67,12 @@ class Observed:
         self._observer.granted(lease)
         return lease
 
+    def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
+        store: Any = super()
+        known = self._observer.event_count(run_id)
+        self._commit(lambda: store.ask(run_id, kind, by))
+        self._observer.asked(run_id, known)
+
     def fork(
         self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
     ) -> None:
@@ -78,5 +92,5 @@ class Observed:
         self._observer.deleting(None)
         removed: Removed = self._commit(lambda: store.prune(dry_run=dry_run, **how))
         if not dry_run:
-            self._observer.deleted(removed.run_ids)
+            self._observer.deleted(removed.run_ids, pruned=True)
         return removed

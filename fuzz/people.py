@@ -88,6 +88,8 @@ def say(
     world = place.world
     told = f"{question.name} happened, says {place.name} ({world.evidence.words})"
     world.evidence.words += 1
+    if word == "settle":
+        world.evidence.said_of(question.key, told)
     world.evidence.misled[question.key] += 1
     answers = None if any_question else question.seq
     work = _work(place, word, question, args, told, answers)

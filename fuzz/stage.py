@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from typing import Any, Final
 from unittest import mock
 
+import apsw
+
 from agentor import stopping
 from agentor.engine import clock
 from agentor.engine import lease as lease_module
@@ -26,11 +28,13 @@ from agentor.engine.store import (
     file_lock,
     file_opening,
     file_signals,
+    sqlite_deleting,
     sqlite_leases,
     sqlite_transact,
 )
 from fuzz import memory, threads
 from fuzz.disk import DiskVFS
+from fuzz.evidence import Marked
 from fuzz.liveness import bring_to_end
 from fuzz.script import Action
 from fuzz.worker import Worker
@@ -62,6 +66,7 @@ def living(
             mock.patch.object(Future, "result", threads.result),
             mock.patch.object(sqlite_transact, "queue", threads.QUEUES),
             mock.patch.object(stopping, "LOOK_S", LOOK_S),
+            mock.patch.object(sqlite_deleting, "mark", _observed_mark(world)),
             mock.patch.object(Runner, "go", _observed),
             mock.patch.object(logger, "disabled", True),
             mock.patch.object(logging.getLogger("agentor.tools"), "disabled", True),
@@ -92,6 +97,26 @@ def _file_patches(world: World) -> list[Any]:
         mock.patch.object(file_lock, "is_gone", world.is_gone),
     ]
 
+
+def _observed_mark(world: World) -> Callable[[apsw.Connection, str], None]:
+    """`sqlite_deleting.mark`, with a look at how the run stands just before."""
+    real = sqlite_deleting.mark
+
+    def mark(connection: apsw.Connection, run_id: str) -> None:
+        found: Any = connection.execute(_BEFORE, (run_id,)).get
+        real(connection, run_id)
+        if found is not None:
+            status, owner, expires_at = found
+            is_held = owner is not None and expires_at > clock.now() and not world.is_gone(owner)
+            world.evidence.marked[run_id] = Marked(run_id, status, owner if is_held else None)
+
+    return mark
+
+
+_BEFORE: Final = """
+SELECT status, owner, expires_at FROM agentor_runs LEFT JOIN agentor_leases USING (run_id)
+WHERE run_id = ? AND deleted_at IS NULL
+"""
 
 _go = Runner.go
 

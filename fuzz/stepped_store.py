@@ -105,7 +105,7 @@ class SteppedStore(Observed, SQLiteStore):
         if (error := done.exception()) is None:
             self._observer.appended(run_id, events, lease)
         else:
-            self._observer.not_appended(run_id, error)
+            self._observer.not_appended(run_id, error, events)
 
     @property
     def holds_lock(self) -> bool:

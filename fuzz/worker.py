@@ -12,26 +12,30 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from agentor import Agentor, AgentorError
 from agentor.engine.events import GENERATION, TEXT_DELTA, Event
+from agentor.engine.recorder import Durability
 from agentor.engine.run_context import RunContext
 from agentor.engine.store.protocol import Lease
-from agentor.errors import LeaseError, ModelError, SequenceConflictError
+from agentor.errors import LeaseError, ModelError, SequenceConflictError, StatementError, StoreError
 from fuzz import threads
-from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, Delivered, Shown, Told, ToolStart
+from fuzz.evidence import ITERATIONS_TO_NOTICE, Act, Delivered, Refused, Shown, Told
 from fuzz.file_store import SteppedFileStore
 from fuzz.loop import ProcessLoop
 from fuzz.model import SeededModel
 from fuzz.observed import CommitPoint
 from fuzz.stepped_store import SteppedStore
 from fuzz.threads import ProcessEnded
-from fuzz.tools import ONCE, PAYMENTS, PLAIN_TOOLS, TOOL_TIMEOUT_S, TOOLS
+from fuzz.tool_start import batch_seq, tool_start
+from fuzz.tools import PAYMENTS, PLAIN_TOOLS, TOOL_TIMEOUT_S, TOOLS
 
 if TYPE_CHECKING:
     from fuzz.world import World
 
 _run_id: contextvars.ContextVar[str] = contextvars.ContextVar("run_id")  # what a task works on
+_operation: contextvars.ContextVar[str] = contextvars.ContextVar("operation")  # and in whose name
 
 BUSY_S: Final = 10.0  # that a write waits for other processes
 LOCK_LOOK_S: Final = 0.1
+TAKEN: Final = (None, "failed", "paused")  # statuses of runs that a worker may take up
 
 CrashPoint: TypeAlias = (
     CommitPoint | Literal["before a payment", "after a payment", "in a write", "before a sync"]
@@ -64,6 +68,8 @@ class Worker:
         self.dies_at: CrashPoint | None = None
         self.terms: dict[str, int] = {}  # of the leases it was given
         self.unsaved: set[str] = set()  # runs of which a save has failed
+        self._stopped: set[str] = set()  # of them, those that it has not taken up again since
+        self._faults_before = world.fault_count()
         self.woken_at = -1_000_000  # iteration of its loop
         self._awake_since = 0.0  # virtual time
         self._began: dict[str, float] = {}  # runs it is at work on, and since when
@@ -73,6 +79,7 @@ class Worker:
         self.loop = ProcessLoop(world.timeline, name, self._store_delay_s)
         self.loop.skew_s = self.rng.uniform(-SKEW_MAX_S, SKEW_MAX_S)
         self.store = self._opened()
+        self.durability: Durability = self.rng.choice(("strict", "best_effort"))
         self.agent = Agentor(
             "Simulated",
             "You are kind.",
@@ -80,7 +87,7 @@ class Worker:
             tools=TOOLS if world.files is None else PLAIN_TOOLS,
             store=self.store,
             context=self,
-            durability=self.rng.choice(("strict", "best_effort")),
+            durability=self.durability,
             tool_timeout_s=TOOL_TIMEOUT_S,
             max_turns=self.rng.choice((3, 8)),
             max_tool_failures=3,
@@ -105,7 +112,9 @@ class Worker:
         self, what: str, run_id: str, work: Callable[[], Coroutine[Any, Any, Any]]
     ) -> asyncio.Task[Any]:
         """Start an operation of the agent in this process."""
-        task = self.loop.create_task(work(), name=run_id)
+        context = contextvars.copy_context()
+        context.run(_operation.set, what)
+        task = self.loop.create_task(work(), name=run_id, context=context)
         self._operations.append(task)
         task.add_done_callback(lambda done: self._ended(f"{what} {run_id}", done))
         return task
@@ -114,6 +123,10 @@ class Worker:
     def runs(self) -> list[str]:
         """The ids of the runs it works on, or is about to."""
         return [*self._began, *(task.get_name() for task in self._operations if not task.done())]
+
+    def holds(self, run_id: str) -> bool:
+        """Whether it has a run that it was given a lease on."""
+        return not self.dead and run_id in self._began and run_id in self.terms
 
     @property
     def busy(self) -> bool:
@@ -154,13 +167,15 @@ class Worker:
         self._operations.remove(task)
         if self.dead:
             return
+        self.world.counts[f"{what.split()[0]} tried"] += 1
         if task.cancelled():
             self.world.note(self, what, "cancelled")
         elif (error := task.exception()) is None:
+            self.world.counts[f"{what.split()[0]} done"] += 1
             self.world.finished(self, what, task.result())
         else:
             self.world.note(self, what, type(error).__name__)
-            if not _is_expected(error):
+            if not self._is_expected(error):
                 self.world.evidence.surprises.append(f"{self.name} {what}: {error!r}")
 
     # What it sees of the store (Observer) -----------------------------------------------------------------------------
@@ -177,9 +192,26 @@ class Worker:
                 loaded = self.world.evidence.loaded
                 loaded.setdefault((run_id, event.seq), event.to_json())
 
-    def not_appended(self, run_id: str, error: BaseException) -> None:
+    def not_appended(self, run_id: str, error: BaseException, events: Sequence[Event] = ()) -> None:
+        if isinstance(error, StatementError):  # a tool's own, whose transaction is taken back
+            return
         if not isinstance(error, LeaseError | SequenceConflictError):
             self.unsaved.add(run_id)
+            self._stopped.add(run_id)
+        elif run_id not in self.unsaved and not self.dead and self.world.disk.powered:
+            refused = [Refused(run_id, e.seq, e.to_json(), self.name) for e in events if e.seq]
+            self.world.evidence.refused += refused
+
+    def asked(self, run_id: str, known: int) -> None:
+        if not self.dead and self.world.disk.powered:
+            self.world.cancel_asked(run_id, known)
+
+    def event_count(self, run_id: str) -> int:
+        self.world.ledger.refresh()
+        log = self.world.ledger.logs.get(run_id)
+        if log is None:
+            return 0
+        return len(log.events) - int(log.state.status not in (*TAKEN, "max_turns"))
 
     def granted(self, lease: Lease) -> None:
         self.terms[lease.run_id] = lease.term
@@ -190,10 +222,16 @@ class Worker:
             self.world.ledger.refresh()
             run_ids = self.world.ledger.logs
         self.world.evidence.deleting.update(run_ids)
+        self.world.look_at_files(run_ids)
 
-    def deleted(self, run_ids: Iterable[str]) -> None:
+    def deleted(self, run_ids: Iterable[str], pruned: bool = False) -> None:
         if not self.dead and self.world.disk.powered:
-            self.world.evidence.deleted.update(run_ids)
+            evidence = self.world.evidence
+            evidence.deleted.update(run_ids)
+            marked = [evidence.marked[run_id] for run_id in run_ids if run_id in evidence.marked]
+            evidence.deletions += marked
+            if pruned:
+                evidence.pruned += marked
 
     def forked(self, src_run_id: str, dst_run_id: str, at: int | None) -> None:
         if not self.dead and self.world.disk.powered:
@@ -213,69 +251,62 @@ class Worker:
 
     # What it does ---------------------------------------------------------------------------------------------------
 
-    def _tool_started(self, ctx: RunContext) -> None:
-        """Compare what begins here with what the file says."""
-        if self.dead or not self.world.disk.powered:
-            return
-        assert ctx.run_id is not None
-        assert ctx.call_id is not None
-        assert ctx.idempotency_key is not None
-        self.world.ledger.refresh()
-        log = self.world.ledger.logs.get(ctx.run_id)
-        batch_seq, position = _batch_seq(ctx), int(ctx.idempotency_key.rsplit(":", 1)[1])
-        batch = None if log is None else log.batch(batch_seq)
-        name = "" if batch is None else batch.calls[position].name
-        self.world.evidence.started(
-            ToolStart(
-                worker=self.name,
-                run_id=ctx.run_id,
-                call_id=ctx.call_id,
-                name=name,
-                key=ctx.idempotency_key,
-                is_once=name in ONCE,
-                claimed=batch is not None and position in batch.started,
-                answered=log is not None and log.has_result(batch_seq, ctx.call_id),
-                consents=0 if log is None else log.consents(batch_seq, ctx.call_id),
-                unsaved=ctx.run_id in self.unsaved,
-                just_woken=self._iterations_awake() <= ITERATIONS_TO_NOTICE,
-            )
-        )
-
     @contextlib.contextmanager
     def working_on(self, run_id: str) -> Iterator[None]:
         """A run is live in this process, in the task that is running."""
         _run_id.set(run_id)
+        self._stopped.discard(run_id)
         self._began[run_id] = self.world.timeline.now
+        if _operation.get() == "work":
+            self._taken(run_id)
         try:
             yield
         finally:
             self._began.pop(run_id, None)
 
+    def _taken(self, run_id: str) -> None:
+        """A run was chosen by a worker that looks for work."""
+        self.world.ledger.refresh()
+        log = self.world.ledger.logs.get(run_id)
+        is_open = log is None or log.state.status in TAKEN
+        if not (is_open or self.dead or self.has_just_woken):
+            assert log is not None
+            taken = f"{self.name} has taken {run_id}, which is {log.state.status}"
+            self.world.evidence.taken_ends.append(taken)
+
     @contextlib.contextmanager
     def asking(self, messages: list[dict[str, Any]]) -> Iterator[int]:
         """A model is asked; the number of the request."""
         number = self.world.evidence.requested(messages)
-        if not self.dead and self._iterations_awake() > ITERATIONS_TO_NOTICE:
+        if not self.dead and not self.has_just_woken:
             self.world.evidence.asked(_run_id.get(), messages)
         with self._acting(_UnderWay(_run_id.get(), "model call")):
             yield number
 
     @contextlib.contextmanager
-    def using(self, ctx: RunContext, name: str) -> Iterator[None]:
-        """A tool is at work."""
+    def using(self, ctx: RunContext, name: str, number: int) -> Iterator[None]:
+        """A tool is at work, with this argument."""
         if name in PAYMENTS and self.dies_at == "before a payment":
             self.die()
-        self._tool_started(ctx)
+        if not self.dead and self.world.disk.powered:
+            started = tool_start(self, ctx, name, {"number": number})
+            self.world.evidence.started(started)
         if name in PAYMENTS and self.dies_at == "after a payment":
             self.die()
         what = f"tool call {ctx.call_id}"
-        with self._acting(_UnderWay(str(ctx.run_id), what, str(ctx.call_id), _batch_seq(ctx))):
+        with self._acting(_UnderWay(str(ctx.run_id), what, str(ctx.call_id), batch_seq(ctx))):
             yield
+
+    def _is_expected(self, error: BaseException) -> bool:
+        if type(error) is StoreError:  # and not one that speaks of a run
+            return self.world.fault_count() > self._faults_before or self.world.has_fault_now
+        if isinstance(error, AgentorError | ModelError):
+            return True
+        return isinstance(error, RuntimeError) and str(error) == "no route"
 
     def acts_on(self, run_id: str) -> list[str]:
         """What it is doing in a run that it should not be doing if somebody else has the run."""
-        asleep = self.loop.suspended or self._iterations_awake() <= ITERATIONS_TO_NOTICE
-        if self.dead or asleep:
+        if self.dead or self.loop.suspended or self.has_just_woken:
             return []
         acts = [act for act in self._acts if act.run_id == run_id and not self._is_given_up(act)]
         return [f"{act.what} of {self.name}" for act in acts]
@@ -285,6 +316,11 @@ class Worker:
         self.world.ledger.refresh()
         log = self.world.ledger.logs.get(act.run_id)
         return log is not None and act.call_id != "" and log.has_result(act.batch_seq, act.call_id)
+
+    @property
+    def has_just_woken(self) -> bool:
+        """It was suspended, and has not had the time to notice what it missed."""
+        return self._iterations_awake() <= ITERATIONS_TO_NOTICE
 
     def _iterations_awake(self) -> int:
         return self.loop.iterations - self.woken_at
@@ -301,6 +337,7 @@ class Worker:
 
     def _acted(self, run_id: str, what: str) -> None:
         standing = self.world.ledger.standing(run_id)
+        self.world.look_for_cancel(run_id, standing)
         others = [each for each in self.world.workers.values() if each is not self]
         self.world.evidence.acts.append(
             Act(
@@ -311,10 +348,11 @@ class Worker:
                 standing=standing,
                 cancel_heard_s=self._heard_s(run_id, standing.cancel_asked_at),
                 unsaved=run_id in self.unsaved,
+                should_have_stopped=self.durability == "strict" and run_id in self._stopped,
                 iterations_awake=self._iterations_awake(),
-                beside=tuple(act for each in others for act in each.acts_on(run_id))
-                if self._iterations_awake() > ITERATIONS_TO_NOTICE
-                else (),
+                beside=()
+                if self.has_just_woken
+                else tuple(act for each in others for act in each.acts_on(run_id)),
             )
         )
 
@@ -365,14 +403,3 @@ class Worker:
             self.world.evidence.letters.append(Delivered(key, payload["run"]))
         if not self.world.calm:
             await asyncio.sleep(self.rng.expovariate(1.0))
-
-
-def _batch_seq(ctx: RunContext) -> int:
-    """The seq of the generation that asked for the call."""
-    return int(str(ctx.idempotency_key).rsplit(":", 2)[1])
-
-
-def _is_expected(error: BaseException) -> bool:
-    if isinstance(error, AgentorError | ModelError):
-        return True
-    return isinstance(error, RuntimeError) and str(error) == "no route"

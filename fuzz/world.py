@@ -10,7 +10,7 @@ import hashlib
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,11 +22,11 @@ from agentor.engine.store.protocol import Lease
 from agentor.errors import StoreError
 from fuzz import actions
 from fuzz.disk import Disk, Survival
-from fuzz.evidence import Evidence, Forked
+from fuzz.evidence import Evidence, Forked, Marked
 from fuzz.file_disk import FileSystem
 from fuzz.file_store import FileLedger
 from fuzz.invariants import Breach, judge
-from fuzz.ledger import Ledger
+from fuzz.ledger import Ledger, Standing
 from fuzz.loop import Timeline
 from fuzz.people import Question
 from fuzz.rival import Rival
@@ -190,6 +190,42 @@ class World:
         # The parent may have gone on since: where they part is what the fork's row says, if nobody asked for a place.
         seq = at or (own.inherited if own else 0)
         self.evidence.forks.append(Forked(fork, parent, seq, tuple(source.bodies)))
+
+    def cancel_asked(self, run_id: str, known: int) -> None:
+        """Somebody was told that whoever works on a run will hear of a cancel. It had `known` events before."""
+        before, log = self.evidence.asked_cancels.get(run_id), self.ledger.logs.get(run_id)
+        if before is None or log is None or log.has_ended_since(before):
+            self.evidence.asked_cancels[run_id] = known
+
+    def look_for_cancel(self, run_id: str, standing: Standing) -> None:
+        """Of a run that somebody goes on with: whether a cancel that it was asked for has gone unanswered."""
+        known = self.evidence.asked_cancels.get(run_id)
+        if known is None or standing.cancel_asked_at is not None:
+            return
+        log = self.ledger.logs.get(run_id)
+        if log is not None and not log.has_ended_since(known):
+            self.evidence.lost_cancels.append(f"{run_id} goes on, and nobody knows of its cancel")
+
+    def look_at_files(self, run_ids: Iterable[str]) -> None:
+        """How runs in files stand that are to be deleted now."""
+        if self.files is None:
+            return
+        self.ledger.refresh()
+        workers = self.workers.values()
+        for run_id in run_ids:
+            log = self.ledger.logs.get(run_id)
+            status = (log.state.status if log else None) or "unfinished"
+            holder = next((each.name for each in workers if each.holds(run_id)), None)
+            self.evidence.marked[run_id] = Marked(run_id, status, holder)
+
+    def fault_count(self) -> int:
+        """Of all kinds, so far."""
+        return self.faults.total() + self.disk.faults.total()
+
+    @property
+    def has_fault_now(self) -> bool:
+        asleep = any(each.loop.suspended for each in self.workers.values())
+        return self.disk.full or self.disk_is_slow or self.rival is not None or asleep
 
     # Time -------------------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ def test_no_invariant_breaks_in_sixty_worlds(first: int) -> None:
     assert tally.counts["deleted"] > 0
     assert tally.counts["settled"] > 5
     assert tally.counts["on files"] > 0
+    for kind in ("start", "resume", "fork", "approve", "reject", "settle", "cancel", "delete"):
+        assert tally.counts[f"{kind} done"] > 0, kind
     assert {"stall", "power cut", "write full", "slow disk", "locked"} <= set(tally.faults)
 
 
@@ -144,6 +146,20 @@ def test_an_exception_of_the_simulation_fails_its_world_and_not_the_campaign(
     tally = Tally()
     tally.add(campaign.play(1, draw(1)))
     assert [breach.invariant for breach in tally.failed[0].breaches] == ["the_simulation_works"]
+
+
+def test_an_operation_that_is_tried_often_and_never_succeeds_fails_the_campaign() -> None:
+    tally = Tally(worlds=60)
+    tally.counts.update({"fork tried": 49, "start tried": 50, "start done": 1})
+    tally.judge(7)
+    assert tally.failed == []
+    tally.counts["fork tried"] += 1
+    tally.judge(7)
+    [failed] = tally.failed
+    assert [str(breach) for breach in failed.breaches] == [
+        "every_operation_succeeds_at_times: fork: none of 50 succeeded"
+    ]
+    assert campaign.explained(failed).command == "python -m fuzz --seed 7 --worlds 60"
 
 
 def test_every_invariant_says_in_one_sentence_what_it_holds() -> None:

@@ -83,7 +83,8 @@ async def _stop(runner: Runner, keeper: Keeper, stop: Stop | LetGo) -> None:
         error += f" Still running, since a thread cannot be stopped: {_named(running)}."
     has_ended = stop.status == "cancelled" and runner.state.status in ENDABLE
     await runner.stop(stop.status, error, stop.by, has_ended=has_ended)
-    await answered(runner.store, runner.run_id)
+    if not runner.unsaved:  # else whoever takes the run up has to hear of it
+        await answered(runner.store, runner.run_id)
 
 
 async def _stop_late(runner: Runner, keeper: Keeper, told: Stop | LetGo | None) -> None:

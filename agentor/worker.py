@@ -270,6 +270,8 @@ class Worker:
         """Seconds until a run that failed may be tried again, counted from its end as the log has it."""
         if state.status != "failed" or state.ended_at is None:
             return 0.0
+        if state.attempts >= self._plan.max_attempts:
+            return 0.0  # it is not tried again but parked
         return max(0.0, state.ended_at + self._backoff_s(state.attempts) - clock.now())
 
     def _backoff_s(self, attempts: int) -> float:

@@ -157,6 +157,15 @@ async def test_a_run_that_keeps_failing_is_tried_a_bounded_number_of_times_and_p
     assert (await agent(store).aresume("r")).final_output == ANSWER  # by hand it still goes on
 
 
+async def test_a_run_that_will_not_be_tried_again_is_parked_without_a_pause() -> None:
+    store = MemoryStore()
+    mine = agent(store, ScriptedModel([ConnectionError("reset")]))
+    with pytest.raises(ConnectionError):
+        await mine.arun("go", run_id="r")
+    report = await mine.awork(until_idle=True, max_attempts=1, backoff_s=3600, poll_s=0.001)
+    assert "Gave up after 1 attempts" in report.parked["r"]
+
+
 async def test_the_pause_before_another_attempt_is_counted_from_the_log() -> None:
     store = MemoryStore()
     mine = agent(store, ScriptedModel([ConnectionError("reset")]))

@@ -161,7 +161,9 @@ def load(connection: apsw.Connection, run_id: str) -> list[Event]:
             last_seq = last_seq_of(connection, run_id)
             rows = connection.execute(_LOAD, {"run_id": run_id}).fetchall()
     except apsw.CorruptError as error:  # others may lie on pages that are whole
-        raise LogCorruptError(run_id, None, f"SQLite cannot read it ({error})") from error
+        raise LogCorruptError(
+            run_id, None, f"SQLite cannot read it in {connection.db_filename('main')} ({error})"
+        ) from error
     events = [_event(run_id, expected, row) for expected, row in enumerate(rows, 1)]
     if last_seq is not None and len(events) < last_seq:
         raise LogCorruptError(run_id, len(events) + 1, f"the log should go on to seq {last_seq}")

@@ -25,6 +25,7 @@ except ModuleNotFoundError as missing:
 SMOKE_WORLDS: Final = 300
 SMOKE_SEED: Final = 1
 NOBODY_READS: Final = 141  # what shells say of a program that SIGPIPE ended
+INTERRUPTED: Final = 130  # and SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,6 +113,8 @@ def _check_case(reader: argparse.ArgumentParser, options: argparse.Namespace) ->
         reader.error("--at goes with --case, and --case with --disk")
     if not 0 <= options.case < len(disk_cases.ALL):
         reader.error(f"--case {options.case}: there are the cases 0 to {len(disk_cases.ALL) - 1}")
+    if options.at is not None and options.at < 1:
+        reader.error(f"--at {options.at}: calls are counted from 1")
 
 
 def _worlds(
@@ -191,7 +194,8 @@ def _disk(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[int,
         found = iter([(case, [disk_cases.visit(case, options.at)]) for _, case in numbered])
     else:
         found = campaign.visit_in_parallel([case for _, case in numbered])
-    failed, total = [], 0
+    failed: list[dict[str, Any]] = []
+    total = 0
     for (number, case), (_, visits) in zip(numbered, found, strict=True):  # told as they come
         total += len(visits)
         say(f"  {number:2}  {case}: {len(visits)} calls visited")
@@ -199,6 +203,11 @@ def _disk(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[int,
             say(f"failed: {visit.breaches[0]}")
             say(f"replay: python -m fuzz --disk --case {number} --at {visit.at}")
             failed.append({"case": str(case), "number": number, "at": visit.at})
+        if options.at is not None and not visits[0].happened:
+            say(
+                f"failed: the script makes fewer calls of {case.call!r} than {options.at}: nothing was tried"
+            )
+            failed.append({"case": str(case), "number": number, "at": options.at})
     say(f"cases={len(numbered)} visits={total} failed={len(failed)}")
     return (1 if failed else 0), {"cases": len(numbered), "visits": total, "failed": failed}
 
@@ -224,13 +233,17 @@ def _canaries(seed: int, say: Callable[[str], None]) -> tuple[int, dict[str, Any
 
 
 def run() -> int:
-    """`main`, which ends without a word when nobody reads what it prints any more, as programs do that SIGPIPE ends."""
+    """`main`, which ends without a word when nobody reads what it prints any more, as programs do that SIGPIPE ends, and
+    with one when it is interrupted."""
     try:
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NOBODY_READS
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     return code
 
 

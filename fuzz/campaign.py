@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections import Counter
@@ -106,10 +108,23 @@ def play_all(seeds: Iterable[int]) -> Tally:
     return tally
 
 
-def spare_collections() -> None:
-    """For a process that does nothing but play: what a world leaves is small and soon collected."""
+def only_play() -> None:
+    """For a process that does nothing but play: it ends at an interrupt, and what a world leaves is small and soon collected."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+@contextlib.contextmanager
+def on_every_core() -> Iterator[ProcessPoolExecutor]:
+    """Processes that only play. Who is interrupted waits for what they are at, and for nothing else."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count() or 1, context, only_play) as pool:
+        try:
+            yield pool
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def play_in_parallel(
@@ -119,8 +134,7 @@ def play_in_parallel(
     tally, deadline = Tally(), None if seconds is None else time.monotonic() + seconds
     chunks = _chunks(first, worlds)
     workers = os.cpu_count() or 1
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, spare_collections) as pool:
+    with on_every_core() as pool:
         running: set[Future[Tally]] = set()
         while True:
             is_over = tally.failed or (deadline is not None and time.monotonic() >= deadline)
@@ -140,8 +154,7 @@ def visit_all(case: Case) -> list[Visit]:
 
 def visit_in_parallel(cases: Sequence[Case]) -> Iterator[tuple[Case, list[Visit]]]:
     """Every call of the disk for each case, on all cores."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count() or 1, mp_context=context) as pool:
+    with on_every_core() as pool:
         yield from zip(cases, pool.map(visit_all, cases), strict=True)
 
 

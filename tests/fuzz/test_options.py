@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ WRONG = {
     "--seed 13 --only 0 --minutes 1": "--trace and --only are about one world",
     "--disk --case 999": "there are the cases 0 to ",
     "--disk --case -1": "there are the cases 0 to ",
+    "--disk --case 0 --at 0": "calls are counted from 1",
     "--case 0": "--at goes with --case, and --case with --disk",
     "--disk --at 3": "--at goes with --case, and --case with --disk",
 }
@@ -67,6 +69,26 @@ def test_a_reader_that_leaves_early_ends_it_without_a_word() -> None:
     started.stdout.close()
     _, told = started.communicate(timeout=60)
     assert (started.returncode, told) == (141, "")
+
+
+def test_a_call_of_the_disk_that_there_is_not_is_told_and_not_called_well(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--disk", "--case", "0", "--at", "999999"]) == 1
+    assert "nothing was tried" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["--worlds 1000000 --seed 1", "--disk", "--seed 13"])
+def test_an_interrupt_ends_it_with_one_line(words: str) -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-m", "fuzz", *words.split()],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert started.stdout is not None
+    assert started.stdout.readline().startswith("seed ")
+    started.send_signal(signal.SIGINT)
+    _, told = started.communicate(timeout=120)
+    assert (started.returncode, told.count("\n")) == (130, 1)
 
 
 def test_each_canary_is_told_with_all_the_invariants_it_is_there_for(

@@ -69,7 +69,7 @@ class Worker:
         self.terms: dict[str, int] = {}  # of the leases it was given
         self.unsaved: set[str] = set()  # runs of which a save has failed
         self._stopped: set[str] = set()  # of them, those that it has not taken up again since
-        self._faults_before = world.fault_count()
+        self._faults_before = -1 if world.has_fault_now else world.fault_count()
         self.woken_at = -1_000_000  # iteration of its loop
         self._awake_since = 0.0  # virtual time
         self._began: dict[str, float] = {}  # runs it is at work on, and since when
@@ -197,7 +197,8 @@ class Worker:
             return
         if not isinstance(error, LeaseError | SequenceConflictError):
             self.unsaved.add(run_id)
-            self._stopped.add(run_id)
+            if events:  # and not a lease that another operation asked for
+                self._stopped.add(run_id)
         elif run_id not in self.unsaved and not self.dead and self.world.disk.powered:
             refused = [Refused(run_id, e.seq, e.to_json(), self.name) for e in events if e.seq]
             self.world.evidence.refused += refused

@@ -111,6 +111,7 @@ class Runner:
         self._found = len(self.events)  # in the log, before any of ours
         self._running: set[asyncio.Task[None]] = set()
         self._recording = asyncio.Lock()  # each result takes the next seq
+        self._is_broken = False  # a commit of a transactional call has failed: the log may be further than we know
         self._started_at = clock.now()
 
     @property
@@ -212,10 +213,16 @@ class Runner:
     async def _transact(self, batch: Batch, calls: Sequence[Call]) -> None:
         """Nothing else of this run is recorded meanwhile: the seq of the results is known when they commit."""
         async with self._recording:
+            if self._is_broken:
+                return  # the failure is about to end the run
             self._keeper.check()
-            staged = await transact(
-                self._calling, self._recorder, self.state, batch, calls, self._adopt
-            )
+            try:
+                staged = await transact(
+                    self._calling, self._recorder, self.state, batch, calls, self._adopt
+                )
+            except Exception:
+                self._is_broken = True
+                raise
             await self._show(staged)
 
     def _check_claimed(self, calls: Sequence[Call]) -> None:
@@ -265,6 +272,8 @@ class Runner:
 
     async def _record_arrived(self, arrived: deque[tuple[Call, ToolOutcome | Parked]]) -> None:
         async with self._recording:
+            if self._is_broken:
+                return
             staged = Staged(self.state)
             while arrived:
                 self._calling.add_outcome(staged, *arrived.popleft())

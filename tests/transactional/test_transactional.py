@@ -427,13 +427,9 @@ async def test_a_cancel_that_meets_the_commit_finds_the_result_recorded(
     assert results(store.load("run")) == [("note", "noted")]
 
 
-@pytest.mark.parametrize("committed", [True, False])
-@pytest.mark.parametrize("settings", [{}, {"durability": "strict"}])
-def test_a_commit_that_fails_says_that_the_log_knows_whether_it_happened(
-    store: SQLiteStore, path: Path, committed: bool, settings: Any
-) -> None:
-    mine, transact = agent(store, tool(write), **settings), store.transact
-    failed = Future[None]()
+def failing_commit(store: SQLiteStore, committed: bool) -> Callable[..., Any]:
+    """In place of `store.transact`: the commit fails, before or after it is done."""
+    transact, failed = store.transact, Future[None]()
     failed.set_exception(StoreError("disk I/O error"))
 
     def failing(*args: Any) -> Any:
@@ -448,7 +444,44 @@ def test_a_commit_that_fails_says_that_the_log_knows_whether_it_happened(
         transaction.commit = commit_and_fail  # type: ignore[method-assign]
         return transaction
 
-    store.transact = failing  # type: ignore[method-assign]
+    return failing
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("durability", ["best_effort", "strict"])
+def test_once_a_commit_has_failed_nothing_that_was_asked_for_beside_it_begins_or_is_recorded(
+    store: SQLiteStore, path: Path, committed: bool, durability: Any
+) -> None:
+    started: list[str] = []
+
+    def other(ctx: RunContext) -> str:
+        started.append("other")
+        return write(ctx, "b")
+
+    async def look_up() -> str:
+        started.append("look up")
+        return "seen"
+
+    plain = function_tool(name_override="look_up", description_override="Look up.")(look_up)
+    tools = tool(write), tool(other, "other"), plain
+    mine, transact = agent(store, *tools, durability=durability), store.transact
+    store.transact = failing_commit(store, committed)  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="whether it happened is in the log"):
+        mine.run("go", run_id="run")
+    assert started == ["look up"]
+    assert results(store.load("run")) == [("note", "noted")] * committed
+    store.transact = transact  # type: ignore[method-assign]
+    assert mine.resume("run").status == "completed"
+    assert notes(path) == ["a", "b"]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("settings", [{}, {"durability": "strict"}])
+def test_a_commit_that_fails_says_that_the_log_knows_whether_it_happened(
+    store: SQLiteStore, path: Path, committed: bool, settings: Any
+) -> None:
+    mine, transact = agent(store, tool(write), **settings), store.transact
+    store.transact = failing_commit(store, committed)  # type: ignore[method-assign]
     with pytest.raises(StoreError, match="whether it happened is in the log") as caught:
         mine.run("go", run_id="run")
     assert "did not happen" not in str(caught.value)

@@ -20,10 +20,11 @@ from agentor.cli.junit_file import make_way, written
 from agentor.cli.loading import agent_argument
 from agentor.cli.options import Failure, Interrupted, Verb, debug_option, json_option
 from agentor.cli.plain import one_line, plain
-from agentor.crashtest.crashing import JOBS_MAX, TIMEOUT_S_MAX
+from agentor.crashtest.crashing import TIMEOUT_S_MAX
 from agentor.crashtest.crashing import crashtest as run_crashtest
 from agentor.crashtest.junit import error_to_junit, to_junit
 from agentor.crashtest.orders import STORE
+from agentor.crashtest.processes import JOBS_MAX
 from agentor.crashtest.report import Case, Report, ToolReport
 from agentor.errors import AgentorError, ConfigError
 

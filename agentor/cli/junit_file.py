@@ -17,8 +17,9 @@ def make_way(junit: Path | None) -> None:
     try:
         if not junit.exists() or junit.is_file():  # a pipe is opened once
             junit.open("wb").close()
-            with contextlib.suppress(PermissionError):  # an empty one tells nothing wrong, either
-                junit.unlink()
+            if not junit.is_symlink():  # as /dev/stdout is
+                with contextlib.suppress(OSError):  # an empty one tells nothing wrong, either
+                    junit.unlink()
     except OSError as error:
         raise _unwritable(junit, error) from error
 

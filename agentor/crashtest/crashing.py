@@ -14,11 +14,10 @@ from typing import Any, Final
 from agentor import inputs
 from agentor.agent import Agentor
 from agentor.crashtest.campaign import Campaign, Progress, read_point
-from agentor.crashtest.processes import Processes
+from agentor.crashtest.processes import Processes, check_jobs
 from agentor.crashtest.report import Report
 from agentor.errors import ConfigError
 
-JOBS_MAX: Final = 1_000
 TIMEOUT_S_MAX: Final = 1_000_000  # twelve days; no system waits for as long as a float can say
 
 
@@ -63,7 +62,7 @@ def crashtest(
     Raises `ConfigError` for a target or an option that cannot be, `CrashtestFailedError` if the agent fails without any
     crash, so that there is nothing to compare.
     """
-    _check(target, kills, jobs, timeout_s)
+    _check(target, kills, jobs, processes, timeout_s)
     _check_function("setup", setup)
     _check_function("check", check)
     only = None if at is None else read_point(at)
@@ -90,7 +89,7 @@ def crashtest(
         return campaign.report(kills, only)
 
 
-def _check(target: Any, kills: Any, jobs: Any, timeout_s: Any) -> None:
+def _check(target: Any, kills: Any, jobs: Any, processes: Any, timeout_s: Any) -> None:
     if not hasattr(signal, "SIGKILL") or not hasattr(os, "fork"):
         raise ConfigError("a crash test needs fork and SIGKILL, which this system does not have")
     if isinstance(target, Agentor) or not isinstance(target, str):
@@ -100,8 +99,11 @@ def _check(target: Any, kills: Any, jobs: Any, timeout_s: Any) -> None:
         )
     if kills not in (1, 2):
         raise ConfigError(f"kills is 1 or 2, not {kills!r}")
-    if jobs is not None and (not isinstance(jobs, int) or not 1 <= jobs <= JOBS_MAX):
-        raise ConfigError(f"jobs is a number of processes from 1 to {JOBS_MAX:,}, not {jobs!r}")
+    check_jobs(jobs)
+    if processes is not None and not isinstance(processes, Processes):
+        raise ConfigError(f"processes is what agentor.testing.Processes makes, not {processes!r}")
+    if processes is not None and jobs is not None:
+        raise ConfigError("jobs is a matter of the processes that are shared: Processes(jobs)")
     inputs.read_seconds("timeout_s", timeout_s)
     if timeout_s is None or not timeout_s <= TIMEOUT_S_MAX:
         raise ConfigError(

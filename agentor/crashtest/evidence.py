@@ -103,6 +103,15 @@ class Evidence:
             or (event.type == ev.APPROVAL and (event.reason or "").startswith(MAY_HAVE_HAPPENED))
         ]
 
+    @cached_property
+    def is_parked_in_doubt(self) -> bool:
+        """Whether it has ended where a person is to say what became of a call."""
+        batch = self.state.batch
+        if self.state.status != "paused" or batch is None:
+            return False
+        asked = (batch.approvals.get(call.position) for call in batch.waiting)
+        return any(each and (each.reason or "").startswith(MAY_HAVE_HAPPENED) for each in asked)
+
     def failed_reconciles(self) -> list[tuple[str, str]]:
         """The tools whose `reconcile` failed, and how it did."""
         before, _, after = RECONCILE_FAILED.partition("{}")

@@ -18,8 +18,9 @@ from agentor.crashtest.journal import read_journal
 from agentor.crashtest.orders import JOURNAL, Order, Outcome
 from agentor.crashtest.points import Point
 from agentor.engine import strict_json
-from agentor.errors import AgentorError
+from agentor.errors import AgentorError, ConfigError
 
+JOBS_MAX: Final = 1_000
 _SERVER: Final = """
 import sys
 sys.path += [path for path in sys.argv[1:] if path not in sys.path]
@@ -68,6 +69,7 @@ class Processes:
     """
 
     def __init__(self, jobs: int | None = None) -> None:
+        check_jobs(jobs)
         self.jobs = jobs or os.cpu_count() or 1
         self._servers: list[subprocess.Popen[str]] = []
         self._free: queue.SimpleQueue[subprocess.Popen[str] | None] = queue.SimpleQueue()
@@ -80,8 +82,8 @@ class Processes:
         """Have a process do it; return when it has ended."""
         with self._server() as server:
             answer = _asked(server, order.to_json())
-        if not answer:
-            raise CrashtestFailedError("the program that starts the processes has ended")
+            if not answer:
+                raise CrashtestFailedError("the program that starts the processes has ended")
         told = strict_json.loads(answer)
         ended = Ended(told["exit"], told["timed_out"], Outcome.read(order.outcome))
         return ended if _was_killed(ended, order) else replace(ended, missed=order.dies_at)
@@ -93,8 +95,21 @@ class Processes:
             if server is None:
                 server = self._start()
             yield server
+        except (
+            BaseException
+        ):  # its answer may still come, and would be taken for that to the next order
+            if server is not None:
+                self._end(server)
+            server = None
+            raise
         finally:
             self._free.put(server)
+
+    def _end(self, server: subprocess.Popen[str]) -> None:
+        with self._lock:
+            if server in self._servers:
+                self._servers.remove(server)
+        _ended(server)
 
     def _start(self) -> subprocess.Popen[str]:
         with self._lock:  # so that none begins while they are ended
@@ -112,13 +127,25 @@ class Processes:
     ) -> None:
         with self._lock:
             self._ended = True
-        for server in self._servers:
+            servers = list(self._servers)
+        for server in servers:
             server.terminate()
-        for server in self._servers:
-            server.wait()
-            for pipe in (server.stdin, server.stdout):
-                with contextlib.suppress(OSError):
-                    pipe and pipe.close()
+        for server in servers:
+            _ended(server)
+
+
+def check_jobs(jobs: object) -> None:
+    """`ConfigError` unless it is a number of processes, or None."""
+    if jobs is not None and (not isinstance(jobs, int) or not 1 <= jobs <= JOBS_MAX):
+        raise ConfigError(f"jobs is a number of processes from 1 to {JOBS_MAX:,}, not {jobs!r}")
+
+
+def _ended(server: subprocess.Popen[str]) -> None:
+    server.terminate()
+    server.wait()
+    for pipe in (server.stdin, server.stdout):
+        with contextlib.suppress(OSError):
+            pipe and pipe.close()
 
 
 def _was_killed(ended: Ended, order: Order) -> bool:

@@ -121,6 +121,18 @@ def test_why_there_is_nothing_to_compare_is_in_the_json_and_the_xml(
     assert error.get("message") == "the uninterrupted run failed: ? no"
 
 
+def test_a_link_for_the_junit_file_stays_one_and_what_it_leads_to_is_written(
+    finding: Finding, tmp_path: Path
+) -> None:
+    finding(fail_with(CrashtestFailedError("the uninterrupted run failed")))
+    there, link = tmp_path / "there.xml", tmp_path / "link.xml"
+    there.write_text("of an earlier one")
+    link.symlink_to(there)  # as /dev/stdout is one
+    assert run("failing", "--junit", str(link)).exit_code == 1
+    assert link.is_symlink()
+    assert ElementTree.fromstring(there.read_text()).get("errors") == "1"
+
+
 @pytest.mark.parametrize(
     ("error", "exit_code", "is_left"),
     [(ConfigError("no such agent"), 2, True), (KeyboardInterrupt(), 130, False)],

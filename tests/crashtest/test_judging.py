@@ -434,6 +434,26 @@ def test_a_run_that_is_parked_in_doubt_is_told_as_in_doubt_and_no_more() -> None
     assert (case.in_doubt, case.notes) == (("get_weather",), ())
 
 
+def asked_of(call_id: str, seq: int, reason: str | None = None) -> list[Event]:
+    """What a run ends with that waits for a person."""
+    asked = Event("approval", call_id=call_id, status="asked", reason=reason, seq=seq)
+    return [asked, Event("run_end", status="paused", seq=seq + 1)]
+
+
+def test_a_run_that_waits_for_another_reason_is_not_excused_by_a_doubt_before() -> None:
+    log = [*failing("call_1", "outcome unknown")[:7], *asked_of("call_3", 8)]
+    case = judged(evidence(log), "once")
+    assert case.in_doubt == ("get_weather",)
+    assert (case.verdict, case.problems[0]) == ("unsafe", "the run ends paused, not completed")
+
+
+def test_a_run_that_waits_earlier_in_doubt_is_no_other_than_one_that_waits_for_consent() -> None:
+    first = Evidence([*LOG[:7], *asked_of("call_3", 8)], (*SEEN, *MARKS), [WELL])
+    doubt = asked_of("call_1", 4, "it was started before and may have taken effect")
+    case = Reference(first, {"get_weather": "once"}, 60.0).judge(evidence([*LOG[:3], *doubt]))
+    assert (case.verdict, case.problems) == ("in doubt", ())
+
+
 def test_one_message_and_one_token_are_not_told_as_several() -> None:
     log = [LOG[0].with_(messages=[{"role": "user", "content": "Hi."}])]
     assert "the conversation has 1 message, not 8" in judged(evidence(log)).problems

@@ -19,7 +19,7 @@ from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, StoreError
 
 _NAMED_MAX = 20
-_OF_SQLITE = ("damaged: SQLite", "SQLite", "*** in database", "it cannot be opened")
+_OF_SQLITE = ("SQLite", "it cannot be opened")
 
 
 @runtime_checkable
@@ -163,7 +163,7 @@ def _tell(by_run: Mapping[str, list[Problem]], problems: list[Problem], as_json:
         click.echo(str(problem))
     checked = f"{len(by_run)} run{'' if len(by_run) == 1 else 's'} checked"
     bad = len({problem.run_id for problem in problems} - {None})
-    found = f"{bad} with problems" if by_run else "the file is damaged"
+    found = f"{bad} with problems" if bad else "the store has problems"
     click.echo(f"{checked}: {found if problems else 'all is well'}.")
     if any(problem.problem.startswith(_OF_SQLITE) for problem in problems):
         click.echo(_advice([run_id for run_id, found in by_run.items() if not found]))

@@ -67,6 +67,19 @@ def test_the_runs_that_are_whole_are_named_with_the_way_to_save_them(path: Path)
         assert sorted(store.list_runs()) == sorted(whole)
 
 
+def test_an_index_that_lacks_a_run_is_told_with_what_to_do_and_every_run_is_whole(
+    path: Path,
+) -> None:
+    content = bytearray(path.read_bytes())
+    count = roots(path)["agentor_runs_by_created"] * PAGE - PAGE + 4  # of the cells on its page
+    content[count] -= 1
+    path.write_bytes(content)
+    *_, checked, last = invoke("verify", "--store", str(path)).output.splitlines()
+    assert checked == "6 runs checked: the store has problems."
+    assert "Go back to a backup" in last
+    assert last.endswith(", ".join(RUNS))
+
+
 @pytest.mark.parametrize("table", ["agentor_runs", "agentor_events", "agentor_schema"])
 def test_a_table_that_cannot_be_read_is_told_as_what_sqlite_finds(path: Path, table: str) -> None:
     overwrite(path, roots(path)[table] * PAGE - PAGE)

@@ -32,7 +32,7 @@ def lines(connection: apsw.Connection) -> list[str]:
         told = connection.execute(f"PRAGMA integrity_check({_LINES_MAX})").fetchall()
     except apsw.CorruptError as error:
         return [f"SQLite's check gave up ({error})"]
-    return [str(line) for (line,) in told if line != "ok"]
+    return [f"SQLite: {line}" for (line,) in told if line != "ok"]
 
 
 def run_ids(connection: apsw.Connection) -> list[str]:

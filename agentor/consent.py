@@ -16,9 +16,8 @@ from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
-from agentor.engine.store.tailing import deleted_meanwhile
 from agentor.errors import AskedAgainError, NotWaitingError, SequenceConflictError
-from agentor.recorded import Recorded, overtaken, recorded, reread
+from agentor.recorded import Recorded, another_run, overtaken, recorded, reread
 
 
 async def decide_call(
@@ -50,7 +49,7 @@ async def decide_call(
             state, log = await reread(store, run_id, known)
             call = (find_open if give_up else find_pending)(state, run_id, call_id, log)
             if run not in (None, call.run):
-                raise deleted_meanwhile(run_id)
+                raise another_run(run_id)
             if not give_up and question not in (None, call.question):
                 raise AskedAgainError(run_id, call_id, call.question)
             if decision.status == SETTLED:

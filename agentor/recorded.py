@@ -10,7 +10,6 @@ from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
 from agentor.engine.store.copying import check_whole, unmarked
 from agentor.engine.store.protocol import Store, Tails
-from agentor.engine.store.tailing import deleted_meanwhile
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, SequenceConflictError
 
 Recorded: TypeAlias = tuple[RunState, list[Event]]
@@ -44,6 +43,13 @@ def identity(state: RunState, events: Sequence[Event]) -> str:
     return state.nonce or events[0].to_json()
 
 
+def another_run(run_id: str) -> RunNotFoundError:
+    """For whoever meant a run that is gone, although its id may be another's by now."""
+    error = RunNotFoundError(run_id)
+    error.add_note(f"the run {run_id} that was meant was deleted; another may have its id by now")
+    return error
+
+
 async def reread(store: Store, run_id: str, known: Recorded | None) -> Recorded:
     """`recorded` once more, at little cost if nothing has been added to what was known.
 
@@ -61,9 +67,9 @@ async def recorded_still(store: Store, run_id: str, which: str) -> Recorded:
     try:
         found = await recorded(store, run_id)
     except RunNotFoundError:
-        raise deleted_meanwhile(run_id) from None
+        raise another_run(run_id) from None
     if identity(*found) != which:
-        raise deleted_meanwhile(run_id)
+        raise another_run(run_id)
     return found
 
 
@@ -74,7 +80,7 @@ async def overtaken(
     the seq kept the two apart. The conflict is raised if nobody has."""
     known = await recorded(store, run_id)
     if known[0].nonce != state.nonce:
-        raise deleted_meanwhile(run_id) from conflict
+        raise another_run(run_id) from conflict
     if known[0].seq == state.seq:
         raise conflict
     return known

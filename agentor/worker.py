@@ -244,7 +244,7 @@ class Worker:
         try:
             state, run.which = await self._read(run.run_id)
             return state
-        except LogCorruptError as error:
+        except (LogCorruptError, ConfigError) as error:  # no run can have an id that is damaged
             run.not_before = NEVER
             self._fail(Step(run.run_id, 0, "refused", str(error)))
         except StoreError as error:  # of this run: whoever lists them is told if it is the store

@@ -107,8 +107,12 @@ def pruned_runs_have_ended(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
 
 
 def refused_appends_leave_nothing(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """What the store has refused to append to a run is not in its log afterwards."""
+    """What the store has refused to append to a run is not in its log afterwards, unless it was taken when it was tried
+    again."""
+    taken = {(each.run_id, each.seq, each.body, each.worker) for each in evidence.acknowledged}
     for each in evidence.refused:
+        if (each.run_id, each.seq, each.body, each.worker) in taken:
+            continue
         log = ledger.logs.get(each.run_id)
         if log is not None and log.bodies[each.seq - 1 : each.seq] == [each.body]:
             yield f"seq {each.seq} of {each.run_id}, refused to {each.worker}, is in the log"

@@ -31,7 +31,7 @@ def add_events(
     """
     if is_new and isinstance(store, Creates):
         with contextlib.suppress(RunExistsError):  # or a file without an event: `check` tells
-            store.create(run_id, events)
+            store.create_run(run_id, events)
             return
     elif is_new and isinstance(store, AppendsMany):
         store.append_many(run_id, events)

@@ -82,18 +82,19 @@ def export_runs(
     chosen = chosen_runs(store, run_ids)
     with file_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-    for run_id in chosen:
-        refuse_taken(_file_of(target, run_id), replace=replace)
     exported = Exported()
-    for run_id, log in readable_runs(store, progress(chosen, "exporting"), exported.damaged):
+    files = _files_of(target, chosen, exported.damaged)
+    for file in files.values():
+        refuse_taken(file, replace=replace)
+    for run_id, log in readable_runs(store, progress([*files], "exporting"), exported.damaged):
         try:
             content = "".join(f"{event.to_json()}\n" for event in log)
         except _NO_JSON as error:
             exported.damaged.append(Problem(run_id, f"{type(error).__name__}: {error}"))
             continue
-        _write(_file_of(target, run_id), content, replace)
+        _write(files[run_id], content, replace)
         exported.runs.append(run_id)
-    _date_in_order(target, exported.runs)
+    _date_in_order([files[run_id] for run_id in exported.runs])
     sync_directory(target)
     return exported
 
@@ -104,8 +105,15 @@ def _refuse_own_directory(store: Store, target: Path) -> None:
         raise ConfigError(f"{target} is where this store keeps its runs; choose another directory")
 
 
-def _file_of(directory: Path, run_id: str) -> Path:
-    return directory / f"{check_run_id(run_id)}{_SUFFIX}"
+def _files_of(directory: Path, run_ids: Sequence[str], damaged: list[Problem]) -> dict[str, Path]:
+    """Where each run goes; one with an id that no run can have is added to `damaged`."""
+    files = {}
+    for run_id in run_ids:
+        try:
+            files[run_id] = directory / f"{check_run_id(run_id)}{_SUFFIX}"
+        except ConfigError as error:
+            damaged.append(Problem(run_id, str(error)))
+    return files
 
 
 def _write(path: Path, content: str, replace: bool) -> None:
@@ -113,12 +121,11 @@ def _write(path: Path, content: str, replace: bool) -> None:
         scratch.write_text(content, "utf-8")
 
 
-def _date_in_order(directory: Path, run_ids: Sequence[str]) -> None:
+def _date_in_order(paths: Sequence[Path]) -> None:
     """Let the files' times rise in the order of the runs, by which a FileStore lists them."""
-    if not run_ids:
+    if not paths:
         return
-    paths = [_file_of(directory, run_id) for run_id in run_ids]
-    with file_errors(directory):
+    with file_errors(paths[-1]):
         last = paths[-1].stat().st_mtime_ns
         for age, path in enumerate(reversed(paths)):
             os.utime(path, ns=(last - age * _TICK_NS, last - age * _TICK_NS))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from agentor.engine.events import Event, without_repeats
 from agentor.engine.store.copying import check_whole
 from agentor.engine.store.protocol import Store, check_run_id
-from agentor.errors import LogCorruptError, RunNotFoundError
+from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
 
 # Goes through items while it shows how far it is; `what` says what is done with them.
 Progress: TypeAlias = Callable[[Sequence[Any], str], Iterable[Any]]
@@ -49,6 +49,9 @@ def readable_runs(
             check_whole(run_id, log)
         except LogCorruptError as damage:
             problems.append(Problem(run_id, damage.damage))
+            continue
+        except ConfigError as damage:  # no run can have this id
+            problems.append(Problem(run_id, str(damage)))
             continue
         if log:  # it may have been deleted since it was listed
             yield run_id, log

@@ -262,6 +262,8 @@ def test_a_run_that_is_made_anew_before_the_lease_is_given_is_not_the_one_to_be_
     prefix(store, 4)
     with pytest.raises(RunNotFoundError) as gone:
         agent(store).resume("r")
-    assert gone.value.__notes__ == ["run r was deleted while it was followed"]
+    assert gone.value.__notes__ == [
+        "the run r that was meant was deleted; another may have its id by now"
+    ]
     assert len(store.load("r")) == 4
     assert store.holder("r") is None

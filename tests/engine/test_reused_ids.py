@@ -128,7 +128,9 @@ async def test_whoever_waits_for_a_run_that_is_deleted_is_told_so_and_gets_no_ot
 
     with clock.installed(WhileWeWait(swap)), pytest.raises(RunNotFoundError) as gone:
         await asyncio.wait_for(echo(store).aresume("x", wait=True), 30)
-    assert gone.value.__notes__ == ["run x was deleted while it was followed"]
+    assert gone.value.__notes__ == [
+        "the run x that was meant was deleted; another may have its id by now"
+    ]
     assert types(store.load("x")) == ["run_start"] * is_made_anew
 
 
@@ -185,6 +187,8 @@ async def test_what_was_decided_about_a_call_of_a_run_is_not_said_of_another_run
     before = store.load("x")
     with pytest.raises(RunNotFoundError) as gone:
         await DECISIONS[decision](mine, seen)
-    assert gone.value.__notes__ == ["run x was deleted while it was followed"]
+    assert gone.value.__notes__ == [
+        "the run x that was meant was deleted; another may have its id by now"
+    ]
     assert store.load("x") == before
     await mine.aapprove("x", waits)

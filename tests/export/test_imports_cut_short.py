@@ -250,12 +250,12 @@ def test_a_run_is_created_once_and_never_over_another(story: list[Event], tmp_pa
     with FileStore(tmp_path / "store") as store:
         lease = store.acquire("run", "somebody", 30.0)
         with pytest.raises(LeaseHeldError):
-            store.create("run", story)
+            store.create_run("run", story)
         assert store.list_runs() == []
         store.release(lease)
-        store.create("run", story)
+        store.create_run("run", story)
         with pytest.raises(ValueError, match="'run'"):
-            store.create("run", story[:1])
+            store.create_run("run", story[:1])
         assert store.load("run") == story
 
 
@@ -270,3 +270,14 @@ def test_a_lease_that_cannot_be_given_back_loses_nothing_of_an_import(
     file = write_lines("run.jsonl", *(event.to_dict() for event in story))
     assert import_runs(store, [file]).imported == ["run"]
     assert "run run: its lease was not released" in caplog.text
+
+
+def test_a_method_of_a_users_own_that_is_called_create_is_not_taken_for_ours(
+    story: list[Event], write_lines: Callable[..., Path]
+) -> None:
+    class Own(ThreeMethods):
+        def create(self) -> None:
+            raise AssertionError("it makes tables, and nobody asked for that")
+
+    file = write_lines("run.jsonl", *(event.to_dict() for event in story))
+    assert import_runs(Own(), [file]).imported == ["run"]

@@ -176,6 +176,33 @@ def test_what_is_shown_of_a_damaged_row_has_a_mark_in_the_place_of_the_damage(
         assert store.integrity_check() == []
 
 
+def test_a_run_whose_id_is_damaged_stops_no_worker_no_export_and_no_rebuilding(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "runs.db"
+    idle = Agentor("an-agent", model=ScriptedModel(["done"], model="a-model"), store=str(path))
+    with SQLiteStore(path) as store:
+        for name in ("hurt", "sound"):
+            idle.enqueue("go", run_id=name)
+    connection = apsw.Connection(str(path))
+    with connection:
+        connection.execute(
+            "UPDATE agentor_runs SET run_id = CAST(x'68ff74' AS TEXT) WHERE run_id = 'hurt'"
+        )
+    connection.close()
+    report = idle.work(until_idle=True, poll_s=0.001)
+    assert report.finished == {"sound": "completed"}
+    assert list(report.failed) == ["h\N{REPLACEMENT CHARACTER}t"]
+    out = tmp_path / "out"
+    done = CliRunner().invoke(main, ["export", "--jsonl", str(out), "--store", str(path)])
+    assert done.exit_code == 1
+    assert [each.name for each in out.iterdir()] == ["sound.jsonl"]
+    with SQLiteStore(path) as store:
+        (told,) = store.rebuild_runs()
+        assert "id is damaged" in told
+    idle.close()
+
+
 def test_a_tools_own_table_is_read_as_it_is(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "runs.db") as store:
         transaction = store.transact("run")

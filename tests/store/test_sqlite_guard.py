@@ -170,6 +170,22 @@ def test_a_file_with_a_second_name_is_refused_by_both_before_its_wal_is_touched(
     SQLiteStore(path).close()
 
 
+def test_a_backup_whose_process_was_killed_before_it_took_the_scratch_name_away_can_be_opened(
+    path: Path,
+) -> None:
+    with SQLiteStore(path) as store:
+        store.append("run", Event("message"))
+        copy = path.with_name("copy.db")
+        store.backup(copy)
+    scratch = copy.with_name(f".{copy.name}.0123.tmp")
+    another = copy.with_name(f".{copy.name}.4567.tmp")
+    scratch.hardlink_to(copy)
+    another.write_text("of a process that is at work")
+    with SQLiteStore(copy) as store:
+        assert store.list_runs() == ["run"]
+    assert (scratch.exists(), another.exists()) == (False, True)
+
+
 def test_a_name_that_a_file_gets_while_it_is_open_is_refused_and_its_first_goes_on(
     path: Path,
 ) -> None:

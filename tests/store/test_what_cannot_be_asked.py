@@ -12,7 +12,7 @@ from agentor.engine.events import Event
 from agentor.engine.store import FileStore, MemoryStore, SQLiteStore, fork_run
 from agentor.errors import ConfigError
 
-TOO_LARGE = [2**63, 2**70, 10**400, 10**5000]
+TOO_LARGE = [2**63, 2**70, 10**400, 10**5000, -(2**70), -(10**5000)]
 NO_COUNTS = [True, 1.0, 1.5, "2", b"2", float("nan"), [], *TOO_LARGE]
 NO_NUMBERS = [True, "30d", b"1", float("nan"), [], 10**400, 10**5000]
 
@@ -57,7 +57,7 @@ def test_a_tail_for_what_is_no_time_is_a_config_error(store: Any, timeout: Any) 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *(("keep", value) for value in (True, 1.0, "2", [])),
+        *(("keep", value) for value in (True, 1.0, "2", [], -1, -(10**5000))),
         *(("older_than", value) for value in (*NO_NUMBERS, datetime.fromisoformat("0001-01-01"))),
         *(("status", value) for value in (5, True, b"failed", [None], ["failed", 5], [[]])),
     ],
@@ -78,14 +78,22 @@ def test_a_list_since_what_is_no_time_is_a_config_error(tmp_path: Path, since: A
 
 
 @pytest.mark.parametrize(
-    "make", [lambda place: SQLiteStore(place / "runs.db"), lambda _: MemoryStore()]
+    "limit", [True, -1, 1.0, *TOO_LARGE], ids=lambda limit: type(limit).__name__
 )
-def test_whoever_asks_is_kept_in_valid_unicode_and_is_text(tmp_path: Path, make: Any) -> None:
-    store = make(tmp_path)
+def test_a_list_of_so_many_is_a_config_error(tmp_path: Path, limit: Any) -> None:
+    with SQLiteStore(tmp_path / "runs.db") as store, pytest.raises(ConfigError, match="limit"):
+        store.list_runs(limit=limit)
+
+
+def test_a_time_that_no_sqlite_integer_can_hold_is_a_time(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        assert store.list_runs(since=2**63) == []
+
+
+def test_whoever_asks_is_kept_in_valid_unicode_and_is_text(store: Any) -> None:
     for nobody in (5, b"Ada", ["Ada"]):
         with pytest.raises(ConfigError, match="by="):
             store.ask("run", "cancel", by=nobody)
     assert store.asked("run") == []
     store.ask("run", "cancel", by="Ada \ud800")
     assert store.asked_by("run", "cancel") == "Ada \ufffd"
-    store.close()

@@ -149,7 +149,7 @@ class FileStore(Tailing):
             self._create_whole(dst_run_id, target, content)
         self._bell.ring(dst_run_id)
 
-    def create(self, run_id: str, events: Sequence[Event]) -> None:
+    def create_run(self, run_id: str, events: Sequence[Event]) -> None:
         """Write a new run that appears with all its events, or not at all. `RunExistsError`, `LeaseHeldError`."""
         target = self.path(run_id)
         content = _lines(bodies_after(run_id, 0, events))

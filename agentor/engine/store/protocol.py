@@ -75,7 +75,7 @@ class Creates(Protocol):
     For a store in which a crash may leave the first few events of one `append_many`.
     """
 
-    def create(self, run_id: str, events: Sequence[Event]) -> None: ...
+    def create_run(self, run_id: str, events: Sequence[Event]) -> None: ...
 
 
 @runtime_checkable
@@ -260,9 +260,9 @@ def check_asker(by: str | None) -> str | None:
 
 def check_seq(name: str, seq: Any) -> int:
     """The seq or position itself. `ConfigError` if it is no whole number, or above every one that a store can give."""
-    if type(seq) is int and seq < 2**63:
+    if type(seq) is int and abs(seq) < 2**63:
         return seq
-    raise ConfigError(f"{name}={_shown(seq)}: give the seq or position of an event, a whole number")
+    raise ConfigError(f"{name}={shown(seq)}: give the seq or position of an event, a whole number")
 
 
 def check_number(name: str, value: Any, what: str) -> float:
@@ -270,9 +270,9 @@ def check_number(name: str, value: Any, what: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):
             return float(value)
-    raise ConfigError(f"{name}={_shown(value)}: give {what}")
+    raise ConfigError(f"{name}={shown(value)}: give {what}")
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     too_long = isinstance(value, int) and abs(value) >= 2**63  # Python may even refuse to write it
     return "a number that is too large" if too_long else repr(value)

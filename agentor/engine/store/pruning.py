@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from agentor.engine import clock
-from agentor.engine.store.protocol import Removed, check_number
+from agentor.engine.store.protocol import Removed, check_number, shown
 from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import ConfigError
 
@@ -32,7 +32,7 @@ class Choice:
         if older_than is None and status is None and keep is None:
             raise ConfigError("prune what? give older_than, status or keep")
         if keep is not None and (type(keep) is not int or keep < 0):
-            raise ConfigError(f"keep={keep!r}: give the number of newest runs to keep")
+            raise ConfigError(f"keep={shown(keep)}: give the number of newest runs to keep")
         before = None if older_than is None else _moment(older_than)
         return cls(before, None if status is None else _statuses(status), keep or 0)
 

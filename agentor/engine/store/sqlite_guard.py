@@ -16,11 +16,13 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import apsw
 
+from agentor.engine.store.whole_file import left_its_scratch
 from agentor.errors import StoreError
 
 Identity = tuple[int, int]  # device, inode
@@ -88,6 +90,8 @@ def refuse_network_file_system(path: str) -> None:
 def refuse_second_name(path: str) -> None:
     """`StoreError` if the file at `path` has another name, by a hard link or since it is mounted alone."""
     names = os.stat(path).st_nlink
+    if names > 1 and left_its_scratch(Path(path)):
+        names = os.stat(path).st_nlink
     if names > 1:
         raise StoreError(
             f"{path}: the file has {names} names (hard links). {_BY_NAME} Remove the other names, but keep the one that has "

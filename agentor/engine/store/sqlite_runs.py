@@ -13,7 +13,7 @@ import apsw
 from agentor.engine.events import Usage
 from agentor.engine.store import sqlite_damage as damage
 from agentor.engine.store import sqlite_log as log
-from agentor.engine.store.protocol import check_number, check_run_id, check_signal
+from agentor.engine.store.protocol import check_number, check_run_id, check_signal, shown
 from agentor.engine.store.sqlite_deleting import name_before
 from agentor.engine.store.sqlite_file import SCHEMA_VERSION, schema_sql
 from agentor.engine.store.summary import COUNTS, UNFINISHED, own_times, summary
@@ -180,7 +180,7 @@ def page(
             bindings[column] = clean_text(_checked_text(column, value))
             conditions.append(f"{column} = :{column}")
     if since is not None:
-        bindings["since"] = since
+        bindings["since"] = float(since)
         conditions.append(_SINCE)
     order = "DESC" if newest else "ASC"
     where = " AND ".join(conditions)
@@ -197,7 +197,7 @@ def page(
 
 def _check_count(name: str, value: Any) -> None:
     if value is not None and (type(value) is not int or not 0 <= value < 2**63):
-        raise ConfigError(f"{name} is a whole number of at least 0, not {value!r}")
+        raise ConfigError(f"{name} is a whole number of at least 0, not {shown(value)}")
 
 
 def _check_time(name: str, value: Any) -> None:
@@ -278,14 +278,16 @@ def _problems_of_schema(connection: apsw.Connection) -> list[str]:
 
 def rebuild(connection: apsw.Connection) -> list[str]:
     """Work out every summary again from the events; what is wrong with the runs whose summaries stay as they are."""
-    damage = []
+    damaged = []
     for run_id in ids(connection):
         try:
             with connection:  # all of the run's row is worked out, or none
                 log.summarise_anew(connection, run_id)
         except LogCorruptError as error:
-            damage.append(str(error))
-    return damage
+            damaged.append(str(error))
+        except RunNotFoundError:
+            damaged.append(f"run {run_id!r}: its id is damaged")
+    return damaged
 
 
 def ids(connection: apsw.Connection) -> list[str]:

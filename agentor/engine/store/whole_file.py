@@ -109,6 +109,19 @@ def _give_name(scratch: Path, target: Path, replace: bool) -> None:
         os.rename(scratch, target)
 
 
+def left_its_scratch(path: Path) -> bool:
+    """Whether a file that was made whole still had its scratch name, of a process that was killed before it took that away.
+    It has not by now."""
+    begins, is_left = f".{path.name}.", False
+    for entry in os.scandir(path.parent):
+        if entry.name.startswith(begins) and entry.name.endswith(".tmp"):
+            with contextlib.suppress(OSError):
+                if os.path.samefile(entry.path, path):
+                    os.unlink(entry.path)
+                    is_left = True
+    return is_left
+
+
 def _sync(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags | os.O_CLOEXEC)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from urllib.parse import quote
 
 import apsw
 
@@ -18,9 +17,7 @@ _IDS = (
 
 def findings(path: str) -> list[str]:
     """What SQLite says of a file that the store cannot even open: at most 20 lines, and at least one."""
-    connection = apsw.Connection(
-        f"file:{quote(path)}", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-    )
+    connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
     connection.cursor_factory = Cursor
     with contextlib.closing(connection):
         return lines(connection) or ["SQLite can read it, but not what agentor keeps there"]

@@ -46,6 +46,9 @@ SKEW_MAX_S: Final = (
 )
 
 
+LOCKED: Final = "beyond busy_timeout_s"
+
+
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     """A model call or a tool call that has begun and not ended."""
@@ -300,6 +303,10 @@ class Worker:
 
     def _is_expected(self, error: BaseException) -> bool:
         if type(error) is StoreError:  # and not one that speaks of a run
+            if LOCKED in str(
+                error
+            ):  # by the tools of another worker, one transaction after the other
+                return True
             return self.world.fault_count() > self._faults_before or self.world.has_fault_now
         if isinstance(error, AgentorError | ModelError):
             return True

@@ -97,10 +97,10 @@ def test_a_long_run_goes_in_transactions_of_bounded_size(
     taken = []
     step = sqlite_deleting.step
 
-    def watched(connection: apsw.Connection, sweep: sqlite_deleting.Sweep) -> None:
-        before = sweep.events
-        step(connection, sweep)
-        taken.append(sweep.events - before)
+    def watched(connection: apsw.Connection, run_ids: list[str]) -> sqlite_deleting.Taken:
+        done = step(connection, run_ids)
+        taken.append(done.events)
+        return done
 
     monkeypatch.setattr(sqlite_deleting, "step", watched)
     commits = store._writer.commits

@@ -86,6 +86,7 @@ class SQLiteStore(OpenedFile, Tailing):
         self._tools_read_runs = tools_read_runs
         self._bell = Bell()
         self._places = runs.Places()
+        self._leftovers = deleting.Leftovers()
 
     def append(self, run_id: str, event: Event) -> None:
         """Save one event; return when it is on disk."""
@@ -225,12 +226,12 @@ class SQLiteStore(OpenedFile, Tailing):
         `UnfinishedDeleteError`: it is gone, but one of these steps failed.
         """
         check_run_id(run_id)
-        sweep = deleting.Sweep()
-        with sweep.told():
-            self._write(lambda connection: deleting.mark(connection, run_id))
-            sweep.deleted.append(run_id)
+        sweep = deleting.Sweep([run_id])
+        with sweep.told(self._leftovers):
+            sweep.mark(partial(deleting.mark, run_id=run_id), self._read, self._write)
             self._bell.ring(run_id)
-            self._take_away(sweep)
+            sweep.take_away(self._write)
+        self._leftovers.take_some(self._read, self._write)
         return sweep.removed()
 
     def prune(
@@ -243,6 +244,7 @@ class SQLiteStore(OpenedFile, Tailing):
     ) -> Removed:
         """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`.
 
+        With them goes what other deletes have left, and is counted.
         `UnfinishedDeleteError`: those that it names are deleted, then a step failed.
         """
         choice = Choice.checked(older_than, status, keep)
@@ -250,13 +252,12 @@ class SQLiteStore(OpenedFile, Tailing):
         if dry_run:
             return self._read(lambda connection: deleting.foretold(connection, chosen))
         sweep = deleting.Sweep()
-        with sweep.told():
+        with sweep.told(self._leftovers):
             for first in range(0, len(chosen), _RUNS_PER_STEP):
                 some = chosen[first : first + _RUNS_PER_STEP]
-                gone, spared = self._write(partial(deleting.mark_chosen, chosen=some))
-                sweep.deleted += gone
-                sweep.held += spared
-            self._take_away(sweep)
+                sweep.mark(partial(deleting.mark_chosen, chosen=some), self._read, self._write)
+            sweep.run_ids, sweep.pages = self._read(deleting.unfinished), math.inf
+            sweep.take_away(self._write)
         return sweep.removed()
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
@@ -357,13 +358,6 @@ class SQLiteStore(OpenedFile, Tailing):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _take_away(self, sweep: deleting.Sweep) -> None:
-        sweep.run_ids = self._read(deleting.unfinished)
-        while sweep.run_ids:
-            self._write(partial(deleting.step, sweep=sweep))
-        while self._write(deleting.vacuum_step):
-            pass
 
     def last_position(self) -> int:
         return self._read(log.last_position)

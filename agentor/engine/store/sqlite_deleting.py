@@ -3,16 +3,19 @@
 A deleted run leaves every list in one short transaction. Then its events are taken away in steps of bounded size, from
 the last one backwards, down to the highest seq that a fork needs. What is left of it after that, if anything, is a
 nameless beginning for its forks: a row with `deleted_at`, which goes with the last of them. A process that is killed
-between two steps, or a step that fails, leaves events behind that nobody sees; the next delete or pruning of the file
-takes them away.
+between two steps, or a step that fails, leaves events behind that nobody sees: a pruning takes them all away, a delete
+some of them now and then (`Leftovers`). Otherwise a sweep takes what its own runs have held, and leaves the rest to whoever
+is at it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import apsw
 
@@ -21,8 +24,15 @@ from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store.protocol import Removed
 from agentor.errors import RunNotFoundError, StoreError, UnfinishedDeleteError
 
-EVENTS_PER_STEP = 1000
+T = TypeVar("T")
+Marked: TypeAlias = tuple[list[tuple[str, int]], list[str]]  # runs with their numbers; held ones
+
+EVENTS_PER_STEP = 1000  # and runs
 PAGES_PER_STEP = 1000
+LOOK_EVERY_S = 60.0  # for what others have left: it takes a scan of the runs' rows
+STEPS_PER_LOOK = 10
+
+_ALL: Final = 2**63 - 1  # what a fork may need whose parent_seq is damaged
 
 _MARK = """
 UPDATE agentor_runs SET deleted_at = :now WHERE run_id = :run_id AND deleted_at IS NULL
@@ -35,10 +45,21 @@ _FORGET = """
 DELETE FROM agentor_leases WHERE run_id = :run_id;
 DELETE FROM agentor_signals WHERE run_id = :run_id;
 """
-_DELETED = """
-SELECT number, parent, parent_seq,
-    (SELECT coalesce(max(parent_seq), 0) FROM agentor_runs WHERE parent = :run_id)
-FROM agentor_runs WHERE run_id = :run_id AND deleted_at IS NOT NULL
+_IS_RUN = "SELECT 1 FROM agentor_runs WHERE number = ? AND deleted_at IS NULL"
+# Two looks into the index, however many forks there are: the first one shows a parent_seq that is NULL. To ask for that
+# would find none, since SQLite knows that the column has none.
+_NEEDED = f"""coalesce(
+    (SELECT iif(typeof(parent_seq) = 'integer', NULL, {_ALL})
+     FROM agentor_runs WHERE parent = r.run_id ORDER BY parent_seq LIMIT 1),
+    (SELECT max(parent_seq) FROM agentor_runs WHERE parent = r.run_id), 0)"""
+_SHARED = "iif(typeof(parent_seq) = 'integer', parent_seq, 0)"
+_DELETED = f"""
+SELECT number, parent, needed, needed > {_SHARED}
+FROM (SELECT number, parent, parent_seq, {_NEEDED} AS needed FROM agentor_runs AS r
+      WHERE run_id = :run_id AND deleted_at IS NOT NULL)
+"""
+_IS_SWEPT = f"""
+SELECT last_seq <= {_NEEDED} FROM agentor_runs AS r WHERE run_id = ? AND deleted_at IS NOT NULL
 """
 _TAKE = """
 DELETE FROM agentor_events WHERE position IN (
@@ -46,20 +67,68 @@ DELETE FROM agentor_events WHERE position IN (
     ORDER BY seq DESC LIMIT :limit)
 RETURNING octet_length(body)
 """
+_ENDS_AT = (
+    "UPDATE agentor_runs SET last_seq = :needed WHERE number = :number AND last_seq > :needed"
+)
 _PASS_ON = "UPDATE agentor_runs SET parent = :parent WHERE parent = :run_id"
 _LEFT_BEHIND = "SELECT run_id FROM agentor_runs WHERE deleted_at IS NOT NULL"
-_UNFINISHED = """
+_UNFINISHED = f"""
 SELECT run_id FROM (
-    SELECT run_id, parent_seq, last_seq,
-        (SELECT coalesce(max(parent_seq), 0) FROM agentor_runs WHERE parent = r.run_id) AS needed
+    SELECT run_id, parent_seq, last_seq, {_NEEDED} AS needed
     FROM agentor_runs AS r WHERE deleted_at IS NOT NULL)
-WHERE last_seq > needed OR parent_seq >= needed
+WHERE last_seq > needed OR {_SHARED} >= needed
 """
-_FORKS = "SELECT run_id, parent, parent_seq FROM agentor_runs WHERE parent IS NOT NULL"
+_NUMBER = "SELECT number FROM agentor_runs WHERE run_id = ?"
+_FORKS = f"""
+SELECT number, parent, iif(typeof(parent_seq) = 'integer', parent_seq, {_ALL})
+FROM agentor_runs WHERE parent IS NOT NULL
+"""
 _WEIGHT = """
-SELECT count(*), coalesce(sum(octet_length(body)), 0)
-FROM agentor_events WHERE run = (SELECT number FROM agentor_runs WHERE run_id = ?) AND seq > ?
+SELECT count(*), coalesce(sum(octet_length(body)), 0) FROM agentor_events WHERE run = ? AND seq > ?
 """
+
+
+class Perform(Protocol):
+    """How a store reads, or writes in a commit of its own."""
+
+    def __call__(self, operation: Callable[[apsw.Connection], T], /) -> T: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one step has taken, and the runs that are still to be swept."""
+
+    run_ids: list[str]
+    events: int
+    bytes: int
+    pages: int  # of the file that are free now
+
+
+class Leftovers:
+    """When one store looks for what deletes have left that were killed or failed, and how much of it a delete takes.
+
+    Not at each delete, and never all: it may be much, and somebody may be at it.
+    """
+
+    def __init__(self) -> None:
+        self._look_at = -math.inf
+
+    def look_soon(self) -> None:
+        self._look_at = -math.inf
+
+    def take_some(self, read: Perform, write: Perform) -> None:
+        """Up to STEPS_PER_LOOK steps, if it is time. What fails here has failed for nobody: the rest is left once more."""
+        now = clock.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY_S
+        with contextlib.suppress(StoreError):
+            run_ids = read(unfinished)
+            for _ in range(STEPS_PER_LOOK):
+                if run_ids:
+                    run_ids = write(partial(step, run_ids=run_ids)).run_ids
+                elif not write(vacuum_step):
+                    return
 
 
 @dataclass(slots=True)
@@ -71,19 +140,72 @@ class Sweep:
     held: list[str] = field(default_factory=list)
     events: int = 0
     bytes: int = 0
+    pages: float = 0  # to be given back
 
     def removed(self) -> Removed:
         return Removed(self.deleted, self.held, self.events, self.bytes)
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
+    def told(self, leftovers: Leftovers) -> Iterator[None]:
         """Whatever fails once runs are deleted is told as that, and not as if nothing had been done."""
         try:
             yield
         except StoreError as error:
+            if not isinstance(error, RunNotFoundError):
+                leftovers.look_soon()
             if not self.deleted:
                 raise
             raise UnfinishedDeleteError(self.removed(), str(error)) from error
+
+    def mark(
+        self, operation: Callable[[apsw.Connection], Marked], read: Perform, write: Perform
+    ) -> None:
+        """Delete what the operation marks. If its commit fails, what is deleted nevertheless is noted as that."""
+        marked: list[tuple[str, int]] = []
+
+        def noted(connection: apsw.Connection) -> list[str]:
+            found, held = operation(connection)
+            marked.extend(found)
+            return held
+
+        try:
+            self.held += write(noted)
+        except StoreError as error:
+            self.deleted += _gone(marked, error, read)
+            raise
+        self.deleted += [run_id for run_id, _ in marked]
+
+    def take_away(self, write: Perform) -> None:
+        """The events of the runs, then as many free pages as these leave."""
+        while self.run_ids:
+            taken = write(partial(step, run_ids=self.run_ids))
+            self.run_ids = taken.run_ids
+            self.events += taken.events
+            self.bytes += taken.bytes
+            self.pages += taken.pages
+        while self.pages > 0 and write(vacuum_step):
+            self.pages -= PAGES_PER_STEP
+
+
+def _gone(marked: list[tuple[str, int]], error: StoreError, read: Perform) -> list[str]:
+    """Those that are no runs any more: a disk may fail when it has the commit, and so may the look at the file after it."""
+    if not marked:
+        return []
+
+    def look(connection: apsw.Connection) -> list[str]:
+        return [
+            run_id
+            for run_id, number in marked
+            if connection.execute(_IS_RUN, (number,)).get is None
+        ]
+
+    try:
+        return read(look)
+    except StoreError:
+        named = ", ".join(repr(run_id) for run_id, _ in marked[:5]) + ", ..." * (len(marked) > 5)
+        raise StoreError(
+            f"{error}. It is not known whether that deleted {named}: once the store can be read again, look which runs are there"
+        ) from error
 
 
 def left_behind(connection: apsw.Connection) -> list[str]:
@@ -96,45 +218,49 @@ def unfinished(connection: apsw.Connection) -> list[str]:
     return [str(run_id) for (run_id,) in connection.execute(_UNFINISHED).fetchall()]
 
 
-def mark(connection: apsw.Connection, run_id: str) -> None:
+def mark(connection: apsw.Connection, run_id: str) -> Marked:
     """Make it no run any more. `RunNotFoundError`; `LeaseHeldError` while somebody works on it."""
     leases.check(connection, run_id, None)
-    if connection.execute(_MARK, {"now": clock.now(), "run_id": run_id}).get is None:
+    number = connection.execute(_MARK, {"now": clock.now(), "run_id": run_id}).get
+    if number is None:
         raise RunNotFoundError(run_id)
     connection.execute(_FORGET, {"run_id": run_id})
+    return [(run_id, number)], []
 
 
-def mark_chosen(
-    connection: apsw.Connection, chosen: list[tuple[str, float]]
-) -> tuple[list[str], list[str]]:
+def mark_chosen(connection: apsw.Connection, chosen: list[tuple[str, float]]) -> Marked:
     """Mark those that have not changed since they were chosen at `(run_id, updated_at)`; and those that are held."""
     marked, held = [], []
-    for run_id, updated_at in chosen:
-        if connection.execute(_UNCHANGED, (run_id, updated_at)).get is None:
-            continue
-        if leases.is_held(connection, run_id):
+    for run_id, is_held in _unchanged(connection, chosen):
+        if is_held:
             held.append(run_id)
         else:
-            mark(connection, run_id)
-            marked.append(run_id)
+            marked += mark(connection, run_id)[0]
     return marked, held
 
 
-def step(connection: apsw.Connection, sweep: Sweep) -> None:
-    """Take away up to EVENTS_PER_STEP events of the runs of the sweep."""
-    # On a copy: if the transaction fails, the sweep still says what is to be done.
-    waiting, taken = list(sweep.run_ids), 0
-    size = 0
-    while waiting and taken < EVENTS_PER_STEP:
-        sizes, parent, is_done = _take(connection, waiting[-1], EVENTS_PER_STEP - taken)
-        taken += len(sizes)
-        size += sum(sizes)
+def _unchanged(
+    connection: apsw.Connection, chosen: list[tuple[str, float]]
+) -> Iterator[tuple[str, bool]]:
+    """Those that are as they were chosen, and whether they are held. A damaged id is found by nobody."""
+    for run_id, updated_at in chosen:
+        if connection.execute(_UNCHANGED, (run_id, updated_at)).get is not None:
+            yield run_id, leases.is_held(connection, run_id)
+
+
+def step(connection: apsw.Connection, run_ids: list[str]) -> Taken:
+    """Take away up to EVENTS_PER_STEP events, of as many runs at most."""
+    waiting, sizes = list(run_ids), list[int]()
+    room = EVENTS_PER_STEP
+    before = connection.pragma("freelist_count")
+    while waiting and room > 0:
+        taken, parent, is_done = _take(connection, waiting[-1], room)
+        sizes += taken
+        room -= max(len(taken), 1)
         if is_done:
             waiting.pop()
             waiting.extend([parent] if parent is not None else [])
-    sweep.run_ids = waiting
-    sweep.events += taken
-    sweep.bytes += size
+    return Taken(waiting, len(sizes), sum(sizes), connection.pragma("freelist_count") - before)
 
 
 def _take(
@@ -144,21 +270,21 @@ def _take(
     found: Any = connection.execute(_DELETED, {"run_id": run_id}).get
     if found is None:
         return [], None, True
-    number, parent, parent_seq, needed = found
+    number, parent, needed, has_own = found
     bindings = {"number": number, "needed": needed, "limit": limit}
     rows: list[Any] = connection.execute(_TAKE, bindings).fetchall()
     sizes: list[int] = [size for (size,) in rows]
     if len(sizes) == limit:
         return sizes, None, False
-    if needed > parent_seq:
-        connection.execute(
-            "UPDATE agentor_runs SET last_seq = ? WHERE run_id = ?", (needed, run_id)
-        )
+    if has_own:
+        connection.execute(_ENDS_AT, {"number": number, "needed": needed})
         return sizes, None, True
+    # If the parent is not swept yet, somebody is at it, or has left it: what is there is not ours alone.
+    is_ours = connection.execute(_IS_SWEPT, (parent,)).get
     # Nothing of its own is left: its forks are forks of its parent, at the same seqs.
     connection.execute(_PASS_ON, {"parent": parent, "run_id": run_id})
     connection.execute("DELETE FROM agentor_runs WHERE run_id = ?", (run_id,))
-    return sizes, parent, True
+    return sizes, parent if is_ours else None, True
 
 
 def free_id(connection: apsw.Connection, run_id: str) -> None:
@@ -168,7 +294,7 @@ def free_id(connection: apsw.Connection, run_id: str) -> None:
     """
     if connection.execute(_DELETED, {"run_id": run_id}).get is None:
         return
-    step(connection, Sweep([run_id]))
+    step(connection, [run_id])
     if connection.execute(_DELETED, {"run_id": run_id}).get is None:
         return
     aside = f".{clock.new_id()}.{run_id}"
@@ -197,30 +323,35 @@ def vacuum_step(connection: apsw.Connection) -> bool:
 def foretold(connection: apsw.Connection, chosen: list[tuple[str, float]]) -> Removed:
     """What deleting the runs chosen would come to."""
     with connection:  # as of one moment
-        held = [run_id for run_id, _ in chosen if leases.is_held(connection, run_id)]
-        run_ids = [run_id for run_id, _ in chosen if run_id not in set(held)]
-        going = {*run_ids, *left_behind(connection)}
+        found = list(_unchanged(connection, chosen))
+        held = [run_id for run_id, is_held in found if is_held]
+        run_ids = [run_id for run_id, is_held in found if not is_held]
+        numbers = {
+            run_id: connection.execute(_NUMBER, (run_id,)).get
+            for run_id in [*run_ids, *left_behind(connection)]
+        }
+        going = {run_id: number for run_id, number in numbers.items() if number is not None}
         needed = _needed(going, connection.execute(_FORKS).fetchall())
         weights: list[Any] = [
-            connection.execute(_WEIGHT, (each, needed.get(each, 0))).get for each in going
+            connection.execute(_WEIGHT, (number, needed.get(run_id, 0))).get
+            for run_id, number in going.items()
         ]
     return Removed(run_ids, held, sum(n for n, _ in weights), sum(size for _, size in weights))
 
 
-def _needed(going: set[str], forks: list[Any]) -> dict[str, int]:
-    """Of each run that has forks: the highest seq that a fork which stays needs."""
+def _needed(going: dict[str, int], forks: list[Any]) -> dict[str, int]:
+    """Of each run that has forks: the highest seq that a fork which stays needs. Runs that go have numbers."""
     needed: dict[str, int] = {}
-    parents = {run_id: (parent, parent_seq) for run_id, parent, parent_seq in forks}
-    for run_id in parents.keys() - going:
-        child = run_id
-        seq = None
+    parents = {number: (parent, parent_seq) for number, parent, parent_seq in forks}
+    for child in parents.keys() - set(going.values()):
+        seq = _ALL
         while child in parents:
             parent, parent_seq = parents[child]
-            seq = parent_seq if seq is None else min(seq, parent_seq)
+            seq = _ALL if parent_seq == _ALL else min(seq, parent_seq)
             if needed.get(parent, 0) >= seq:
                 break  # this far down, somebody else needs as much
             needed[parent] = seq
             if parent not in going:
                 break  # it stays, and is asked for itself
-            child = parent
+            child = going[parent]
     return needed

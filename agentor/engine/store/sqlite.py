@@ -228,7 +228,7 @@ class SQLiteStore(OpenedFile, Tailing):
         check_run_id(run_id)
         sweep = deleting.Sweep([run_id])
         with sweep.told(self._leftovers):
-            sweep.mark(partial(deleting.mark, run_id=run_id), self._read, self._write)
+            sweep.mark(partial(deleting.mark_one, run_id=run_id), self._read, self._write)
             self._bell.ring(run_id)
             sweep.take_away(self._write)
         self._leftovers.take_some(self._read, self._write)

@@ -218,14 +218,17 @@ def unfinished(connection: apsw.Connection) -> list[str]:
     return [str(run_id) for (run_id,) in connection.execute(_UNFINISHED).fetchall()]
 
 
-def mark(connection: apsw.Connection, run_id: str) -> Marked:
+def mark(connection: apsw.Connection, run_id: str) -> None:
     """Make it no run any more. `RunNotFoundError`; `LeaseHeldError` while somebody works on it."""
     leases.check(connection, run_id, None)
-    number = connection.execute(_MARK, {"now": clock.now(), "run_id": run_id}).get
-    if number is None:
+    if connection.execute(_MARK, {"now": clock.now(), "run_id": run_id}).get is None:
         raise RunNotFoundError(run_id)
     connection.execute(_FORGET, {"run_id": run_id})
-    return [(run_id, number)], []
+
+
+def mark_one(connection: apsw.Connection, run_id: str) -> Marked:
+    mark(connection, run_id)
+    return [(run_id, connection.execute(_NUMBER, (run_id,)).get)], []
 
 
 def mark_chosen(connection: apsw.Connection, chosen: list[tuple[str, float]]) -> Marked:
@@ -235,7 +238,7 @@ def mark_chosen(connection: apsw.Connection, chosen: list[tuple[str, float]]) ->
         if is_held:
             held.append(run_id)
         else:
-            marked += mark(connection, run_id)[0]
+            marked += mark_one(connection, run_id)[0]
     return marked, held
 
 

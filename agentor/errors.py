@@ -100,7 +100,8 @@ class StoreClosedError(StoreError):
 
 
 class UnfinishedDeleteError(StoreError):
-    """Runs are deleted, those of `removed` and no others; then a step failed, and the room they took is not all free.
+    """Runs are deleted, those of `removed` and no others (but for those of which the message says that it is not known); then
+    a step failed, and the room they took is not all free.
 
     `removed.events` and `.bytes` count what was taken away so far. The next `delete` or `prune` of any run goes on with it.
     """

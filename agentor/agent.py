@@ -35,7 +35,7 @@ from agentor.fallbacks import Fallbacks
 from agentor.launch import Launch, OnChange, with_turns
 from agentor.output import OutputType
 from agentor.plan import Plan
-from agentor.streaming import StreamItem, item_of, live
+from agentor.streaming import StreamItem, items, live
 from agentor.tracing import Tracer, choose_tracer, traced
 from agentor.worker import Worker, WorkPlan, WorkReport
 
@@ -334,10 +334,9 @@ class Agentor(Decisions):
         if run_id is None and self.store is not None:
             run_id = new_run_id()
         stream = self.astream(input, max_turns, fallback_models, tracing, run_id)
-        async with contextlib.aclosing(stream) as events:
-            async for event in events:
-                if item := item_of(event, run_id):
-                    yield item.to_json() if serialize else item
+        async with contextlib.aclosing(items(stream, run_id)) as shown:
+            async for item in shown:
+                yield item.to_json() if serialize else item
 
     # Closing ------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from agentor.stopping import (
     Stopper,
     answered,
     cancelled_meanwhile,
+    is_cancel,
 )
 
 logger = logging.getLogger("agentor")
@@ -30,7 +31,7 @@ logger = logging.getLogger("agentor")
 async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Sequence[Event]) -> None:
     """Run the loop while the lease is kept alive beside it, until it ends or is told to; leave nothing running."""
     if stopper.is_overdue:
-        await _close_overdue(runner, keeper, opening)
+        await _close_overdue(runner, keeper, stopper, opening)
         return
     work = asyncio.create_task(runner.go(opening))
     watch = asyncio.create_task(keeper.keep())
@@ -41,11 +42,11 @@ async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Seque
         if told.done() and not work.done():
             work.cancel()
             await asyncio.wait({work})
-            await _stop(runner, keeper, told.result())
-        elif runner.state.status is not None and keeper.lost is None:
-            await _stop_late(runner, keeper, told.result() if told.done() else None)
+            await _stop(runner, keeper, stopper.close() or told.result())
+        await _settle(runner, keeper, stopper.close())
     finally:
         runner.halt()
+        stopper.close()
         await uninterrupted(_leave({work, watch, told}, runner, keeper))
     if not work.cancelled():
         work.result()
@@ -53,10 +54,13 @@ async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Seque
         raise keeper.lost
 
 
-async def _close_overdue(runner: Runner, keeper: Keeper, opening: Sequence[Event]) -> None:
+async def _close_overdue(
+    runner: Runner, keeper: Keeper, stopper: Stopper, opening: Sequence[Event]
+) -> None:
     """Nothing is begun when the time is up already; what was asked for is recorded, and that it was too late."""
     try:
         await runner.stop(OVERDUE.status, OVERDUE.error, opening=opening)
+        await _settle(runner, keeper, stopper.close())
     finally:
         await keeper.release()
 
@@ -74,31 +78,43 @@ async def _leave(tasks: set[asyncio.Task[Any]], runner: Runner, keeper: Keeper) 
 
 
 async def _stop(runner: Runner, keeper: Keeper, stop: Stop | LetGo) -> None:
+    """End the run, unless it has come to another end meanwhile."""
     keeper.check()
     if isinstance(stop, LetGo):
         await _let_go(runner)
-        return
-    error = stop.error
-    if running := runner.left_running():
-        error += f" Still running, since a thread cannot be stopped: {_named(running)}."
-    has_ended = stop.status == "cancelled" and runner.state.status in ENDABLE
-    await runner.stop(stop.status, error, stop.by, has_ended=has_ended)
-    if not runner.unsaved:  # else whoever takes the run up has to hear of it
-        await answered(runner.store, runner.run_id)
+    else:
+        await runner.stop(stop.status, _error(runner, stop), stop.by)
 
 
-async def _stop_late(runner: Runner, keeper: Keeper, told: Stop | LetGo | None) -> None:
-    """A cancel that came while the run came to another end: it counts, unless there is nothing left to cancel. Unheard, it
-    would meet whoever resumes the run, who knows nothing of it."""
-    if runner.state.status not in ENDABLE:
+async def _settle(runner: Runner, keeper: Keeper, told: Stop | LetGo | None) -> None:
+    """See to it that no cancel that came while the run ended is left unheard: it would meet whoever resumes the run, who
+    knows nothing of it. It counts after an end that is none for good, and after another one there is nothing to cancel.
+
+    After a completed run nobody looks: it is never gone on with, and a look would be a read more for every run.
+    """
+    status = runner.state.status
+    if status is None or keeper.lost is not None or (status == "completed" and not is_cancel(told)):
         return
     try:
-        is_told = isinstance(told, Stop) and told.status == "cancelled"
-        stop = told if is_told else await cancelled_meanwhile(runner.store, runner.run_id)
-        if stop is not None:
-            await _stop(runner, keeper, stop)
+        if status in ENDABLE:
+            await _cancel_late(runner, keeper, told)
+        if runner.state.status not in ENDABLE and not runner.unsaved:  # else it is to be heard of
+            await answered(runner.store, runner.run_id)
     except Exception as error:  # how the run ended is what is to be told
         logger.warning("run %s: whether it was cancelled is not known (%s)", runner.run_id, error)
+
+
+async def _cancel_late(runner: Runner, keeper: Keeper, told: Stop | LetGo | None) -> None:
+    stop = told if is_cancel(told) else await cancelled_meanwhile(runner.store, runner.run_id)
+    if stop is not None:
+        keeper.check()
+        await runner.stop(stop.status, _error(runner, stop), stop.by, has_ended=True)
+
+
+def _error(runner: Runner, stop: Stop) -> str:
+    if running := runner.left_running():
+        return f"{stop.error} Still running, since a thread cannot be stopped: {_named(running)}."
+    return stop.error
 
 
 async def _let_go(runner: Runner) -> None:

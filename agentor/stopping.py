@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 from agentor.asked import asked_now, asked_of
 from agentor.engine import clock
@@ -20,13 +20,20 @@ from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.staged import Staged
 from agentor.engine.store.protocol import Signals, Store, check_run_id
-from agentor.errors import LeaseHeldError, RunNotFoundError, SequenceConflictError
+from agentor.errors import (
+    LeaseHeldError,
+    LeaseLostError,
+    RunNotFoundError,
+    SequenceConflictError,
+    StoreError,
+)
 from agentor.recorded import Recorded, overtaken, recorded, reread
 
 logger = logging.getLogger("agentor")
 
 CANCEL: Final = "cancel"
 LOOK_S: Final = 0.5  # between two looks at the signals of a run
+LEAVING_S: Final = 2.0  # how long whoever has ended a run may take to let go of it
 ENDABLE: Final = (None, "failed", "paused", "max_turns")  # statuses that somebody may still change
 PARKABLE: Final = (None, "failed")  # whoever gives a run up may come after somebody who did better
 
@@ -47,41 +54,69 @@ class LetGo:
     """A run is left where it is, for another worker to take: this one is to stop."""
 
 
+def is_cancel(reason: Stop | LetGo | None) -> TypeGuard[Stop]:
+    return isinstance(reason, Stop) and reason.status == "cancelled"
+
+
 class Stopper:
-    """Waits for a reason to end one run of this process."""
+    """Waits for a reason to end one run of this process, until it is closed."""
 
     def __init__(self, store: object, run_id: str, ends_at: float | None = None) -> None:
         self._store = store
         self._run_id = run_id
         self._ends_at = ends_at  # seconds since the epoch
         self._loop = asyncio.get_running_loop()
-        self._told: asyncio.Future[Stop | LetGo] = self._loop.create_future()
+        self._told: asyncio.Future[None] = self._loop.create_future()
+        self._reason: Stop | LetGo | None = None
+        self._is_closed = False
 
     @property
     def is_overdue(self) -> bool:
         return self._ends_at is not None and clock.now() >= self._ends_at
 
-    def tell(self, stop: Stop | LetGo) -> None:
-        """From any thread."""
+    def tell(self, stop: Stop | LetGo) -> bool:
+        """From any thread; whether that is still in time. Whoever lets go of what has ended always is."""
 
-        def set_result() -> None:
+        def wake() -> None:
             if not self._told.done():
-                self._told.set_result(stop)
+                self._told.set_result(None)
 
-        self._loop.call_soon_threadsafe(set_result)
+        with _lock:
+            if self._is_closed:
+                return isinstance(stop, LetGo)
+            self._take(stop)
+        self._loop.call_soon_threadsafe(wake)
+        return True
+
+    def _take(self, stop: Stop | LetGo) -> None:
+        """The first reason counts, and a cancel before all others: whoever cancels was told that it is done."""
+        if self._reason is None or (is_cancel(stop) and not is_cancel(self._reason)):
+            self._reason = stop
+
+    def close(self) -> Stop | LetGo | None:
+        """The reason, if there is one by now; whoever tells another one from here on learns that it is too late."""
+        with _lock:
+            self._is_closed = True
+            return self._reason
 
     async def wait(self) -> Stop | LetGo:
         """Return when there is a reason."""
         key = (id(self._store), self._run_id)
-        watches: list[asyncio.Future[Stop | LetGo]] = [
+        watches: list[asyncio.Future[Stop]] = [
             asyncio.ensure_future(self._watch_time()),
             asyncio.ensure_future(self._look()),
         ]
         with _lock:
             _live[key] = self
         try:
-            await asyncio.wait([self._told, *watches], return_when=asyncio.FIRST_COMPLETED)
-            return next(w.result() for w in (self._told, *watches) if w.done())
+            reasons: list[asyncio.Future[Any]] = [self._told, *watches]
+            await asyncio.wait(reasons, return_when=asyncio.FIRST_COMPLETED)
+            with _lock:
+                for watch in watches:
+                    if watch.done():
+                        self._take(watch.result())
+                assert self._reason is not None
+                return self._reason
         finally:
             with _lock:
                 if _live.get(key) is self:  # else somebody of this process has taken the run over
@@ -118,12 +153,10 @@ _live: dict[tuple[int, str], Stopper] = {}
 
 
 def tell(store: object, run_id: str, stop: Stop | LetGo) -> bool:
-    """Tell a run of this process; whether there is one."""
+    """Tell a run of this process; whether there is one that hears it."""
     with _lock:
         stopper = _live.get((id(store), run_id))
-    if stopper is not None:
-        stopper.tell(stop)
-    return stopper is not None
+    return stopper is not None and stopper.tell(stop)
 
 
 async def cancelled_meanwhile(store: object, run_id: str) -> Stop | None:
@@ -167,16 +200,32 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
         if not isinstance(store, Signals):
             raise
     await off_loop(store, store.ask, run_id, CANCEL, by)
-    try:  # whoever had it may have let go of it without hearing this
-        if await end_run(store, run_id, stop, known):
-            return "cancelled"
-    except LeaseHeldError:
-        return "asked"
+    try:
+        return await _heard(store, run_id, stop, known)
     except RunNotFoundError:  # the next run of that id is not asked
         await answered(store, run_id)
         raise
+    except (StoreError, LeaseLostError):  # whoever has the run next hears of it
+        return "asked"
+
+
+async def _heard(store: Store, run_id: str, stop: Stop, known: Recorded) -> Cancelled:
+    """What becomes of a question that is put. Whoever had the run may have let go of it without hearing this, or be about
+    to; a run that goes on is looked at once more when it has ended."""
+    patient_until = clock.monotonic() + LEAVING_S
+    while True:
+        try:
+            if await end_run(store, run_id, stop, known):
+                return "cancelled"
+            break
+        except LeaseHeldError:
+            known = await recorded(store, run_id)
+            if known[0].status is None or clock.monotonic() >= patient_until:
+                return "asked"
+        await clock.sleep(LEAVING_S / 40)
     await answered(store, run_id)
-    return "over"
+    state, _ = await recorded(store, run_id)
+    return "cancelled" if state.status == "cancelled" else "over"
 
 
 async def end_run(store: Store, run_id: str, stop: Stop, known: Recorded | None = None) -> bool:

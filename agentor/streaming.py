@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -65,6 +66,28 @@ def item_of(event: Event, run_id: str | None) -> StreamItem | None:
         case ev.RUN_END if event.status != "completed":
             return StreamItem(status=event.status, error=event.error, run_id=run_id, seq=event.seq)
     return None
+
+
+async def items(events: AsyncGenerator[Event], run_id: str | None) -> AsyncGenerator[StreamItem]:
+    """What the events of a live run show. An end is shown when nothing follows it: a cancel may, if it came as the run ended."""
+    end: StreamItem | None = None
+    failure: Exception | None = None
+    async with contextlib.aclosing(events):
+        try:
+            async for event in events:
+                item, end = item_of(event, run_id), None
+                if item is None:
+                    continue
+                if item.status is not None:
+                    end = item
+                else:
+                    yield item
+        except Exception as error:
+            failure = error
+        if end is not None:
+            yield end
+        if failure is not None:
+            raise failure
 
 
 async def live(run: Callable[[Audience], Coroutine[Any, Any, Any]]) -> AsyncGenerator[Event]:

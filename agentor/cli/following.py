@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -16,6 +17,9 @@ from agentor.cli.timeline import Before, timeline
 from agentor.engine.events import RUN_END, Event
 from agentor.engine.store.protocol import Tails, check_run_id
 from agentor.errors import ConfigError, RunNotFoundError
+from agentor.stopping import ENDABLE
+
+LATE_CANCEL_S: Final = 0.5  # how long after an end it may be recorded
 
 
 @click.command(
@@ -87,8 +91,18 @@ def _until_it_has_ended(
     """Up to a run_end that nothing follows: a run that was resumed has others before it, among those `there`."""
     for event in store.tail(run_id, after=after, timeout=timeout):
         yield event
-        if event.type == RUN_END and (event.seq or 0) >= there:
-            return
+        seq = event.seq or 0
+        if event.type == RUN_END and seq >= there:
+            patience_s = LATE_CANCEL_S if seq > there else 0.0
+            if event.status not in ENDABLE or not _goes_on(store, run_id, seq, patience_s):
+                return
+
+
+def _goes_on(store: Any, run_id: str, seq: int, patience_s: float) -> bool:
+    """Whether another end follows this one at once: a cancel that came as the run ended."""
+    with contextlib.suppress(RunNotFoundError):  # it ended before it was deleted
+        return any(True for _ in store.tail(run_id, after=seq, timeout=patience_s))
+    return False
 
 
 def _all(store: Any, after: int | None, timeout: float | None, as_json: bool, full: bool) -> None:

@@ -343,7 +343,14 @@ class Runner:
         end = Finish(status, error=error)
         for event in stopped(staged.state, end, by, self._started_at, clock.now()):
             staged.add(event)
-        await self._record(staged)
+        try:
+            await self._record(staged)
+        except AgentorError:
+            if has_ended:  # the run stands as it had ended, and of that nothing is missing
+                self._recorder.unsaved = [
+                    e for e in self._recorder.unsaved if e not in staged.events
+                ]
+            raise
 
     async def let_go(self) -> None:
         """Record that we were stopped in good order, if we had begun. The work must have ended."""

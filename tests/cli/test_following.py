@@ -106,3 +106,37 @@ def test_tail_of_all_runs_begins_to_count_anew_when_an_id_is_another_runs(
     following._all(Follows(), 0, 0, as_json=False, full=False)
     shown = capsys.readouterr().out
     assert [line.split()[2] for line in shown.splitlines() if " turn " in line] == list("1213")
+
+
+@pytest.fixture
+def ending(stored: str) -> Iterator[tuple[Any, Iterator[Event]]]:
+    """A store, and what a tail tells of its run "killed", which has just failed while it was followed."""
+    store: Any = open_store(stored)
+    there = len(store.load("killed"))
+    store.append("killed", Event("run_end", status="failed"))
+    told = following._until_it_has_ended(store, "killed", there, None, there)
+    assert next(told).status == "failed"
+    yield store, told
+    store.close()
+
+
+def test_tail_tells_the_last_end_when_a_cancel_follows_another_one_at_once(ending: Any) -> None:
+    store, told = ending
+    store.append("killed", Event("cancel", by="Ada"))
+    store.append("killed", Event("run_end", status="cancelled"))
+    assert [event.type for event in told] == ["cancel", "run_end"]
+
+
+def test_tail_ends_when_nothing_follows_an_end(
+    ending: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "LATE_CANCEL_S", 0.0)
+    assert list(ending[1]) == []
+
+
+def test_tail_of_a_run_that_is_deleted_as_soon_as_it_has_ended_has_told_its_end(
+    ending: Any,
+) -> None:
+    store, told = ending
+    store.delete("killed")
+    assert list(told) == []

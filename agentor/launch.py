@@ -42,9 +42,8 @@ from agentor.inputs import check_approvals, read_count
 from agentor.output import OutputType
 from agentor.plan import Limits, Plan, needed, plan_of
 from agentor.recorded import Recorded, recorded, recorded_still, reread, stored
-from agentor.stopping import OVERDUE, Stop, Stopper, end_run
+from agentor.stopping import OVERDUE, TAKES, Stop, Stopper, end_run
 from agentor.tracing import Traced
-from agentor.worker import TAKES
 
 logger = logging.getLogger("agentor")
 

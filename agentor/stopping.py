@@ -35,6 +35,7 @@ CANCEL: Final = "cancel"
 LOOK_S: Final = 0.5  # between two looks at the signals of a run
 LEAVING_S: Final = 2.0  # how long whoever has ended a run may take to let go of it
 ENDABLE: Final = (None, "failed", "paused", "max_turns")  # statuses that somebody may still change
+TAKES: Final = (None, "failed", "paused")  # statuses of runs that a worker may go on with
 PARKABLE: Final = (None, "failed")  # whoever gives a run up may come after somebody who did better
 
 Cancelled: TypeAlias = Literal["cancelled", "asked", "over"]

@@ -29,12 +29,11 @@ from agentor.errors import (
     StoreError,
 )
 from agentor.recorded import identity
-from agentor.stopping import LetGo, tell
+from agentor.stopping import TAKES, LetGo, tell
 
 logger = logging.getLogger("agentor")
 
 LONGEST_BACKOFF_S: Final = 300.0
-TAKES: Final = (None, "failed", "paused")  # statuses of runs that a worker may go on with
 NEVER: Final = float("inf")  # when a run is looked at again that this process can do nothing with
 
 

@@ -162,9 +162,8 @@ class Evidence:
     refused: list[Refused] = field(default_factory=list)
     asked_cancels: dict[str, int] = field(default_factory=dict)  # run id -> events it had, or more
     lost_cancels: list[str] = field(default_factory=list)
-    taken_ends: list[str] = field(
-        default_factory=list
-    )  # runs that a worker took in spite of their end
+    # Runs that a worker took in spite of their end.
+    taken_ends: list[str] = field(default_factory=list)
     marked: dict[str, Marked] = field(default_factory=dict)  # by run id
     deletions: list[Marked] = field(default_factory=list)  # that somebody was told of
     pruned: list[Marked] = field(default_factory=list)  # of them, those that a prune chose

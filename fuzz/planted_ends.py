@@ -41,7 +41,7 @@ def cancels_are_forgotten() -> Iterator[None]:
 @contextlib.contextmanager
 def cancelled_is_open() -> Iterator[None]:
     """A worker that looks for work takes cancelled runs, too."""
-    takes = (*working.TAKES, "cancelled")
+    takes = (*stopping.TAKES, "cancelled")
     with mock.patch.object(working, "TAKES", takes), mock.patch.object(launch, "TAKES", takes):
         yield
 

@@ -303,10 +303,8 @@ class Worker:
 
     def _is_expected(self, error: BaseException) -> bool:
         if type(error) is StoreError:  # and not one that speaks of a run
-            if LOCKED in str(
-                error
-            ):  # by the tools of another worker, one transaction after the other
-                return True
+            if LOCKED in str(error):
+                return True  # by the tools of another worker, one transaction after the other
             return self.world.fault_count() > self._faults_before or self.world.has_fault_now
         if isinstance(error, AgentorError | ModelError):
             return True

@@ -69,9 +69,8 @@ class Reference:
         failures = [
             f"{name}: its reconcile failed: {r}" for name, r in failed if NO_VERDICT not in r
         ]
-        if (
-            case.is_parked_in_doubt
-        ):  # that answer and conversation are not whole goes without saying
+        if case.is_parked_in_doubt:
+            # That answer and conversation are not whole goes without saying.
             notes, differences = [], []
         elif doubts and self.live:
             notes, differences = notes + differences, []  # they follow from an honest "not known"

@@ -74,9 +74,8 @@ class Outcome:
     effects: dict[str, str | None] = field(default_factory=dict)
     own_store: str | None = None  # the kind of store that the agent has outside of the test
     found: str = ""  # by the check
-    keyless: list[str] = field(
-        default_factory=list
-    )  # idempotent tools that are not given their key
+    # Idempotent tools that are not given their key.
+    keyless: list[str] = field(default_factory=list)
 
     def write(self, path: Path) -> None:
         path.write_text(strict_json.dumps(strict_json.clean(asdict(self))), "utf-8")

@@ -95,9 +95,8 @@ class Processes:
             if server is None:
                 server = self._start()
             yield server
-        except (
-            BaseException
-        ):  # its answer may still come, and would be taken for that to the next order
+        except BaseException:
+            # Its answer may still come, and would be taken for that to the next order.
             if server is not None:
                 self._end(server)
             server = None
@@ -109,7 +108,7 @@ class Processes:
         with self._lock:
             if server in self._servers:
                 self._servers.remove(server)
-        _ended(server)
+        _close(server)
 
     def _start(self) -> subprocess.Popen[str]:
         with self._lock:  # so that none begins while they are ended
@@ -131,7 +130,7 @@ class Processes:
         for server in servers:
             server.terminate()
         for server in servers:
-            _ended(server)
+            _close(server)
 
 
 def check_jobs(jobs: object) -> None:
@@ -140,7 +139,7 @@ def check_jobs(jobs: object) -> None:
         raise ConfigError(f"jobs is a number of processes from 1 to {JOBS_MAX:,}, not {jobs!r}")
 
 
-def _ended(server: subprocess.Popen[str]) -> None:
+def _close(server: subprocess.Popen[str]) -> None:
     server.terminate()
     server.wait()
     for pipe in (server.stdin, server.stdout):

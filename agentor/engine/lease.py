@@ -83,9 +83,8 @@ class Keeper:
             if (lease := asked.leave()) is not None:
                 self._hold(lease, sent)
             raise
-        except (
-            GeneratorExit
-        ):  # the loop was closed: nobody can wait any more, for a release neither
+        except GeneratorExit:
+            # The loop was closed: nobody can wait any more, for a release neither.
             self._asked = None
             if (lease := asked.leave()) is not None:
                 hold(store, lease, ())

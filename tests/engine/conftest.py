@@ -8,6 +8,8 @@ import pytest
 
 from agentor.engine import clock
 from tests.engine.agents import STORES
+from tests.engine.lease_book import Book
+from tests.engine.leases import TestClock
 
 
 @pytest.fixture(params=STORES)
@@ -22,3 +24,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 def plain_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs without a nonce, as older logs have them: an idempotency key is then known before its run begins."""
     monkeypatch.setattr(clock, "new_nonce", lambda: None)
+
+
+@pytest.fixture
+def time() -> Iterator[TestClock]:
+    mine = TestClock()
+    with clock.installed(mine):
+        yield mine
+
+
+@pytest.fixture
+def book(time: TestClock) -> Book:
+    return Book(time)

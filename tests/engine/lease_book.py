@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from agentor.engine.store.protocol import Lease
-from tests.engine.test_leases import TestClock
+from tests.engine.leases import TestClock
 
 
 class Book:

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from agentor.engine import clock
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import uninterrupted
 from agentor.engine.store.protocol import Lease
 from tests.engine.lease_book import Book
-from tests.engine.test_leases import TestClock
-
-
-@pytest.fixture
-def time() -> Iterator[TestClock]:
-    mine = TestClock()
-    with clock.installed(mine):
-        yield mine
+from tests.engine.leases import TestClock
 
 
 class Granting(Book):

@@ -13,24 +13,11 @@ from typing import Any
 import pytest
 
 from agentor import FileStore, LeaseHeldError, MemoryStore, StoreError
-from agentor.engine import clock
 from agentor.engine.lease import GIVING_BACK_S, Keeper, _Asked
 from agentor.engine.store import SQLiteStore
 from agentor.engine.store.protocol import Holder, Lease
 from tests.engine.lease_book import Book, Hanging
-from tests.engine.test_leases import TestClock
-
-
-@pytest.fixture
-def time() -> Iterator[TestClock]:
-    with clock.installed(TestClock()) as mine:
-        assert isinstance(mine, TestClock)
-        yield mine
-
-
-@pytest.fixture
-def book(time: TestClock) -> Book:
-    return Book(time)
+from tests.engine.leases import TestClock
 
 
 def deafened(store: Any, verb: str) -> Any:

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from agentor import LeaseHeldError, LeaseLostError, StoreError
-from agentor.engine import clock, holding
+from agentor.engine import holding
 from agentor.engine.lease import DEFAULT_TTL_S, Keeper
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease
 from tests.engine.agents import ThreeMethods
 from tests.engine.lease_book import Book, Hanging
-from tests.engine.test_leases import TestClock
-
-
-@pytest.fixture
-def time() -> Iterator[TestClock]:
-    with clock.installed(TestClock()) as mine:
-        assert isinstance(mine, TestClock)
-        yield mine
-
-
-@pytest.fixture
-def book(time: TestClock) -> Book:
-    return Book(time)
+from tests.engine.leases import TestClock
 
 
 async def held(store: object) -> tuple[Keeper, asyncio.Task[None]]:

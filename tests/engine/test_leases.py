@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,61 +17,12 @@ from agentor import (
     StoreError,
     function_tool,
 )
-from agentor.engine import clock
-from agentor.engine.clock import SystemClock
 from agentor.engine.lease import Keeper
 from agentor.engine.replay import verify
 from agentor.engine.store.protocol import Lease
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ThreeMethods, Tools, agent, types
-from tests.engine.leases import force_takeover
-
-
-class TestClock(SystemClock):
-    """Time stands still until the test moves it; sleepers wake in order."""
-
-    __test__ = False
-
-    def __init__(self) -> None:
-        self.seconds = 1_000_000.0
-        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
-
-    def now(self) -> float:
-        return self.seconds
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    async def sleep(self, seconds: float) -> None:
-        woken = asyncio.Event()
-        heapq.heappush(self._sleepers, (self.seconds + seconds, id(woken), woken))
-        await woken.wait()
-
-    async def move(self, seconds: float) -> None:
-        """Let time pass, and let all that wakes have its turn."""
-        until = self.seconds + seconds
-        while self._sleepers and self._sleepers[0][0] <= until:
-            due, _, woken = heapq.heappop(self._sleepers)
-            self.seconds = max(self.seconds, due)
-            woken.set()
-            await self.settle()
-        self.seconds = max(self.seconds, until)
-        await self.settle()
-
-    async def settle(self) -> None:
-        for _ in range(50):
-            await asyncio.sleep(0)
-
-    def stand_still(self, seconds: float) -> None:
-        """The process is suspended: time passes and nobody has a turn."""
-        self.seconds += seconds
-
-
-@pytest.fixture
-def time() -> Iterator[TestClock]:
-    with clock.installed(TestClock()) as mine:
-        assert isinstance(mine, TestClock)
-        yield mine
+from tests.engine.leases import TestClock, force_takeover
 
 
 class Renewals(MemoryStore):

@@ -54,9 +54,8 @@ from agentor.errors import (
     StoreError,
 )
 
-_LONGEST_PRUNE_S: Final = (
-    1.0  # for one file: a reader is gone by then, and the other runs are waiting
-)
+# For one file: a reader is gone by then, and the other runs are waiting.
+_LONGEST_PRUNE_S: Final = 1.0
 
 _NOTHING_WHOLE: Final = (
     "holds no whole event, and so no run: a crash before its first event leaves such a file, or a disk that lost the "

@@ -168,9 +168,8 @@ class FileLocks:
     def _locked(self, run_id: str) -> int:
         """A descriptor with the lock. A file that was deleted while we waited for it locks nobody out."""
         while True:
-            self._directory.mkdir(
-                exist_ok=True
-            )  # alone: the store's own was made when it was opened
+            # Alone: the store's own was made when it was opened.
+            self._directory.mkdir(exist_ok=True)
             descriptor = self._open(run_id, os.O_RDWR | os.O_CREAT)
             try:
                 _take(descriptor, run_id, fcntl.LOCK_EX)

@@ -106,9 +106,8 @@ class RunRow:
     updated_at: float
     ended_at: float | None  # None while unfinished; of a copy of a finished run, when it was copied
     last_seq: int
-    parent: (
-        str | None
-    )  # the run this one was forked from: it may be deleted, and its id another's by now
+    # The run this one was forked from: it may be deleted, and its id another's by now.
+    parent: str | None
     parent_seq: int  # the last seq it shares with its parent; 0 without one
     started_at: float | None  # by the clock of whoever ran it; of a fork, when it was branched off
     error: str | None  # how it failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,8 @@ from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.wording import counted
 from agentor.engine import clock
-from agentor.engine.store.protocol import Deletes, Removed, Store, check_run_id
+from agentor.engine.events import Event
+from agentor.engine.store.protocol import Deletes, Removed, Store, Tails, check_run_id
 from agentor.errors import (
     ConfigError,
     LeaseHeldError,
@@ -27,6 +28,7 @@ from agentor.errors import (
     StoreError,
     UnfinishedDeleteError,
 )
+from agentor.recorded import another_run
 
 _HEADINGS = ("run", "status", "agent", "turns", "started")
 _SHOWN = 20  # runs of a table that may have thousands
@@ -96,6 +98,10 @@ def prune(
     """
     if older_than is None and not statuses and keep is None:
         raise ConfigError("which runs? say --older-than AGE, --status STATUS or --keep N")
+    if older_than is None and not yes:
+        older_than = datetime.fromtimestamp(
+            clock.now(), UTC
+        )  # what changes while it asks was not shown
     chosen: dict[str, Any] = {"older_than": older_than, "status": statuses or None, "keep": keep}
     with existing_store(store_path) as store:
         deletes = _deleting(store)
@@ -107,11 +113,11 @@ def prune(
             _ask(store, told.run_ids, yes)
         own = _own_events(store, told.run_ids)
         try:
-            done = deletes.prune(**chosen)
+            done = deletes.prune(**chosen, only=told.run_ids)
         except UnfinishedDeleteError as error:
             _tell(store, error.removed, as_json)
             raise
-        _tell(store, done, as_json)
+        _tell(store, replace(done, held=sorted({*told.held, *done.held})), as_json)
         _tell_what_stays(own, done)
 
 
@@ -137,7 +143,11 @@ def delete(run_ids: tuple[str, ...], yes: bool, store_path: str | None, as_json:
         for name in names:
             if name not in known:
                 raise RunNotFoundError(name)
+        meant = {} if yes else _beginnings(store, names)
         _ask(store, names, yes)
+        for name in meant:
+            if _beginnings(store, [name]) != {name: meant[name]}:
+                raise another_run(name)
         own = _own_events(store, names)
         parts: list[Removed] = []
         try:
@@ -160,6 +170,13 @@ def _deleting(store: Store) -> Deletes:
     if not isinstance(store, Deletes):
         raise ConfigError("this store cannot delete runs")
     return store
+
+
+def _beginnings(store: Store, names: Sequence[str]) -> dict[str, Event | None]:
+    """The first event of each run, which has what tells it from any other of its id."""
+    if not isinstance(store, Tails):
+        return {}
+    return {name: next(iter(store.tail(name, timeout=0)), None) for name in names}
 
 
 def _own_events(store: Store, names: Sequence[str]) -> dict[str, int]:

@@ -118,6 +118,8 @@ class DeletingContract(Contract):
         assert would_go(older_than=later, keep=3) == ["0"]
         assert would_go(older_than=later, status="completed") == ["0", "2", "4"]
         assert would_go(older_than=later, status=["failed", "unfinished"]) == ["1", "open"]
+        assert would_go(keep=1, only=["4", "1", "3", "9"]) == ["1"]
+        assert would_go(only=["0"], status="failed") == would_go(only=[]) == []
         assert would_go(older_than=3600) == would_go(older_than=timedelta(days=1)) == []
         assert store.list_runs() == ["0", "1", "2", "3", "4", "open"]
         told = deletes.prune(dry_run=True, status="completed", keep=1)
@@ -126,13 +128,23 @@ class DeletingContract(Contract):
         assert store.list_runs() == ["1", "3", "4", "open"]
 
     @pytest.mark.parametrize(
-        "nonsense", [{}, {"keep": -1}, {"older_than": -1}, {"older_than": "30d"}, {"keep": 1.5}]
+        "nonsense",
+        [
+            {},
+            {"keep": -1},
+            {"older_than": -1},
+            {"older_than": "30d"},
+            {"keep": 1.5},
+            {"only": "run"},
+            {"only": ["run", "../run"]},
+            {"only": [7]},
+        ],
     )
     def test_a_prune_that_makes_no_sense_is_a_value_error(
         self, store: Store, nonsense: dict[str, Any]
     ) -> None:
         deletes: Deletes = offered(store, Deletes)
         fill(store, "run", 1)
-        with pytest.raises(ValueError, match=r"prune|keep|older_than"):
+        with pytest.raises(ValueError, match=r"prune|keep|older_than|only|run id"):
             deletes.prune(**nonsense)
         assert store.list_runs() == ["run"]

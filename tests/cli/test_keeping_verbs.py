@@ -80,11 +80,8 @@ def test_without_a_terminal_nothing_goes_unless_yes_is_said(
     assert left(stored) == ["finished", "killed"]
 
 
-@pytest.mark.parametrize("answer", ["y", "n"])
-@pytest.mark.parametrize("words", [("prune", "--keep", "0"), ("delete", "finished")])
-def test_on_a_terminal_it_asks(
-    stored: str, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], answer: str
-) -> None:
+@pytest.fixture
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal:
         def isatty(self) -> bool:
             return True
@@ -93,11 +90,66 @@ def test_on_a_terminal_it_asks(
         stdin = Terminal()
 
     monkeypatch.setattr(keeping, "sys", Sys)
+
+
+@pytest.fixture
+def meanwhile(on_a_terminal: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has something done while a person thinks, who then says yes."""
+
+    def doing(act: Any) -> None:
+        monkeypatch.setattr(keeping.click, "confirm", lambda *_, **__: act())
+
+    return doing
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+@pytest.mark.parametrize("words", [("prune", "--keep", "0"), ("delete", "finished")])
+@pytest.mark.usefixtures("on_a_terminal")
+def test_on_a_terminal_it_asks(stored: str, words: tuple[str, ...], answer: str) -> None:
     result = CliRunner().invoke(main, [*words, "--store", stored], input=f"{answer}\n")
     assert "finished" in result.stdout
     assert "Delete 1 run for good?" in result.stderr
     assert result.exit_code == (0 if answer == "y" else 1)
     assert left(stored) == (["killed"] if answer == "y" else ["finished", "killed"])
+
+
+@pytest.mark.parametrize(
+    "words", [("--keep", "1"), ("--status", "completed", "--keep", "1"), ("--older-than", "0s")]
+)
+def test_prune_takes_nothing_that_it_has_not_shown(
+    stored: str, meanwhile: Any, words: tuple[str, ...]
+) -> None:
+    for name in ("second", "third"):
+        write(stored, name, BODIES)
+    store: Any = open_store(stored)
+    shown = set(store.prune(keep=0 if "--keep" not in words else 1, dry_run=True).run_ids)
+    again = min(shown)
+
+    def others_end() -> None:
+        store.delete(again)
+        for name in (again, "fourth", "fifth"):
+            write(stored, name, BODIES)
+
+    meanwhile(others_end)
+    with store:
+        result = CliRunner().invoke(main, ["prune", *words, "--store", stored])
+    assert result.exit_code == 0, result.output
+    everything = {"finished", "second", "third", "fourth", "fifth", "killed"}
+    assert set(left(stored)) == everything - (shown - {again})
+
+
+def test_delete_takes_no_run_that_it_has_not_shown(stored: str, meanwhile: Any) -> None:
+    def made_anew() -> None:
+        store: Any = open_store(stored)
+        with store:
+            store.delete("finished")
+        write(stored, "finished", [BODIES[0] | {"nonce": "another"}, *BODIES[1:]])
+
+    meanwhile(made_anew)
+    result = CliRunner().invoke(main, ["delete", "killed", "finished", "--store", stored])
+    assert result.exit_code == 1
+    assert "the run finished that was meant was deleted" in result.stderr
+    assert sorted(left(stored)) == ["finished", "killed"]
 
 
 def test_delete_takes_the_runs_that_are_named(program: Program, stored: str) -> None:

@@ -211,11 +211,18 @@ class Stores(RuleBasedStateMachine):
             assert answers[0].events == answers[1].events == len(self.runs[run_id])
             self.forget(run_id)
 
-    @rule(statuses=st.sets(st.sampled_from(STATUSES), min_size=1), dry_run=st.booleans())
-    def prune(self, statuses: set[str], dry_run: bool) -> None:
-        chosen = [run_id for run_id in self.runs if self.status(run_id) in statuses]
+    @rule(
+        statuses=st.sets(st.sampled_from(STATUSES), min_size=1),
+        only=st.none() | st.sets(RUNS),
+        dry_run=st.booleans(),
+    )
+    def prune(self, statuses: set[str], only: set[str] | None, dry_run: bool) -> None:
+        meant = self.runs if only is None else only
+        chosen = [run for run in self.runs if self.status(run) in statuses and run in meant]
         gone = [run_id for run_id in chosen if run_id not in self.held]
-        answers = self.all_answer(None, lambda store: store.prune(status=statuses, dry_run=dry_run))
+        answers = self.all_answer(
+            None, lambda store: store.prune(status=statuses, only=only, dry_run=dry_run)
+        )
         for answer in answers:
             assert sorted(answer.run_ids) == sorted(gone)
             assert sorted(answer.held) == sorted(set(chosen) - set(gone))

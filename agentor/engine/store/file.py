@@ -176,10 +176,11 @@ class FileStore(Tailing):
         older_than: Age | None = None,
         status: str | Iterable[str] | None = None,
         keep: int | None = None,
+        only: Iterable[str] | None = None,
         dry_run: bool = False,
     ) -> Removed:
         """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`."""
-        choice = Choice.checked(older_than, status, keep)
+        choice = Choice.checked(older_than, status, keep, only)
         found = dict(self._found())
         ages = [
             (run_id, status, version.changed_at_ns / 1e9)

@@ -116,10 +116,11 @@ class MemoryStore(Tailing):
         older_than: Age | None = None,
         status: str | Iterable[str] | None = None,
         keep: int | None = None,
+        only: Iterable[str] | None = None,
         dry_run: bool = False,
     ) -> Removed:
         """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`."""
-        choice = Choice.checked(older_than, status, keep)
+        choice = Choice.checked(older_than, status, keep, only)
         with self._lock:
             chosen = [run_id for run_id, _ in choice.of(self._ages())]
             held = [run_id for run_id in chosen if self._is_held(run_id)]

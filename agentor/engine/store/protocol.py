@@ -147,13 +147,14 @@ class Deletes(Protocol):
         older_than: float | timedelta | datetime | None = None,
         status: str | Iterable[str] | None = None,
         keep: int | None = None,
+        only: Iterable[str] | None = None,
         dry_run: bool = False,
     ) -> Removed:
         """Delete the runs that everything given applies to; with `dry_run` only say which.
 
         `older_than`: last changed before a moment, or so many seconds ago. `status`: one or several; without it,
         every run that has ended, which spares those that are unfinished or paused. `keep`: not the newest so many
-        of that status. `ConfigError` if nothing is given.
+        of that status. `only`: none but these, by id, for whoever was shown them. `ConfigError` if nothing is given.
         """
 
 

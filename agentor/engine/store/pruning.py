@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 from agentor.engine import clock
-from agentor.engine.store.protocol import Removed, check_number, shown
+from agentor.engine.store.protocol import Removed, check_number, check_run_id, shown
 from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import ConfigError
 
@@ -24,17 +24,23 @@ class Choice:
     before: float | None  # seconds since the epoch
     statuses: frozenset[str] | None  # None: every one of runs that have ended
     keep: int
+    only: frozenset[str] | None = None  # run ids; None: all there are
 
     @classmethod
     def checked(
-        cls, older_than: Age | None, status: str | Iterable[str] | None, keep: int | None
+        cls,
+        older_than: Age | None,
+        status: str | Iterable[str] | None,
+        keep: int | None,
+        only: Iterable[str] | None,
     ) -> Choice:
-        if older_than is None and status is None and keep is None:
-            raise ConfigError("prune what? give older_than, status or keep")
+        if older_than is None and status is None and keep is None and only is None:
+            raise ConfigError("prune what? give older_than, status, keep or only")
         if keep is not None and (type(keep) is not int or keep < 0):
             raise ConfigError(f"keep={shown(keep)}: give the number of newest runs to keep")
         before = None if older_than is None else _moment(older_than)
-        return cls(before, None if status is None else _statuses(status), keep or 0)
+        statuses = None if status is None else _statuses(status)
+        return cls(before, statuses, keep or 0, None if only is None else _ids(only))
 
     def of(self, runs: Iterable[tuple[str, str, float]]) -> list[tuple[str, float]]:
         """Which of the runs `(run_id, status, changed_at)`, oldest first; as `(run_id, changed_at)`."""
@@ -42,7 +48,12 @@ class Choice:
             (run_id, changed_at) for run_id, status, changed_at in runs if self._takes(status)
         ]
         old = of_status[: max(len(of_status) - self.keep, 0)]
-        return [each for each in old if self.before is None or each[1] < self.before]
+        return [each for each in old if self._is_meant(*each)]
+
+    def _is_meant(self, run_id: str, changed_at: float) -> bool:
+        if self.before is not None and changed_at >= self.before:
+            return False
+        return self.only is None or run_id in self.only
 
     def _takes(self, status: str) -> bool:
         return status not in NOT_ENDED if self.statuses is None else status in self.statuses
@@ -54,6 +65,12 @@ def _statuses(status: Any) -> frozenset[str]:
         if all(isinstance(each, str) for each in statuses):
             return statuses
     raise ConfigError(f"status={status!r}: give a status, or several")
+
+
+def _ids(only: Any) -> frozenset[str]:
+    if isinstance(only, Iterable) and not isinstance(only, str | bytes):
+        return frozenset(map(check_run_id, only))
+    raise ConfigError(f"only={shown(only)}: give run ids, a list of them")
 
 
 def _moment(older_than: Any) -> float:

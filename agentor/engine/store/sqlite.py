@@ -240,6 +240,7 @@ class SQLiteStore(OpenedFile, Tailing):
         older_than: Age | None = None,
         status: str | Iterable[str] | None = None,
         keep: int | None = None,
+        only: Iterable[str] | None = None,
         dry_run: bool = False,
     ) -> Removed:
         """Delete the runs that everything given applies to: see `agentor.engine.store.protocol.Deletes`.
@@ -247,7 +248,7 @@ class SQLiteStore(OpenedFile, Tailing):
         With them goes what other deletes have left, and is counted.
         `UnfinishedDeleteError`: those that it names are deleted, then a step failed.
         """
-        choice = Choice.checked(older_than, status, keep)
+        choice = Choice.checked(older_than, status, keep, only)
         chosen = choice.of(self._read(runs.ages))
         if dry_run:
             return self._read(lambda connection: deleting.foretold(connection, chosen))

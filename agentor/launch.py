@@ -373,7 +373,8 @@ class Launch:
 
     async def _finish(self, runner: Runner, keeper: Keeper, opening: Sequence[Event]) -> RunResult:
         try:
-            ends_at = self._ends_at(runner.state, opening)
+            is_over = not opening and runner.is_answered  # then it cannot be late any more
+            ends_at = None if is_over else self._ends_at(runner.state, opening)
             stopper = Stopper(self.store, runner.run_id, ends_at)
             await drive(runner, keeper, stopper, opening)
         except SequenceConflictError as error:

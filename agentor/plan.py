@@ -126,7 +126,8 @@ def plan_of(
     batch = state.batch if settles else None
     gone = [] if batch is None else calling.gone(batch)
     plan = _with(plan, problems=(*plan.problems, *(needed(c, plan.run_id) for c in gone)))
-    if limits.overdue is not None and (reopen is not None or state.status is None):
+    is_open = state.status is None and state.batch is not None
+    if limits.overdue is not None and (reopen is not None or is_open):
         return _with(plan, ends=limits.overdue, rewound=reopen.rewound if reopen else ())
     if plan.problems:  # nothing runs, so nothing is spent
         limits = Limits()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 from agentor.engine import clock, strict_json
@@ -43,7 +43,15 @@ class Output(Protocol):
 class Asking:
     """The models of a run in the order of preference. A fallback, once taken, stays for the segment."""
 
-    def __init__(self, models: Sequence[Model], output: Output | None, audience: Audience) -> None:
+    def __init__(
+        self,
+        models: Sequence[Model],
+        output: Output | None,
+        audience: Audience,
+        check: Callable[[], None],
+    ) -> None:
+        """`check` raises if no model may be asked now."""
+        self._check = check
         self._models = models
         self._output = output
         self._audience = audience
@@ -60,6 +68,7 @@ class Asking:
         started_at = clock.now()
         self._shown = False
         while True:
+            self._check()
             messages = self._lending.request(state.transcript, source_of(self.model))
             try:
                 response = await self._reply(messages, tools, state.turn + 1)

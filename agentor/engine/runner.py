@@ -97,7 +97,7 @@ class Runner:
         self._recorder = Recorder(
             store, run_id, spec.durability, lambda: self._keeper.lease, self._keeper.ensure
         )
-        self._asking = Asking(spec.models, spec.output, audience)
+        self._asking = Asking(spec.models, spec.output, audience, self._check)
         self._calling = Calling(
             spec.tools,
             run_id,
@@ -105,14 +105,21 @@ class Runner:
             spec.context,
             spec.max_tool_failures,
             spec.tool_timeout_s,
-            self._keeper.check,
+            self._check,
             spec.transaction_limit_s,
         )
         self._found = len(self.events)  # in the log, before any of ours
         self._running: set[asyncio.Task[None]] = set()
         self._recording = asyncio.Lock()  # each result takes the next seq
         self._is_broken = False  # a commit of a transactional call has failed: the log may be further than we know
+        self._is_halted = False
         self._started_at = clock.now()
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the answer is recorded, so that at most the end is missing: nothing is asked or done for that."""
+        decision = decide(self.state, self._spec.max_turns)
+        return isinstance(decision, Finish) and decision.status == "completed"
 
     @property
     def unsaved(self) -> int:
@@ -129,7 +136,8 @@ class Runner:
         except (StoreError, LeaseError):
             raise
         except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+            task = asyncio.current_task()
+            if self._is_halted or (task is not None and task.cancelling()):
                 raise  # somebody wants us to stop
             await self._fail(error)
             raise ModelError(
@@ -144,6 +152,7 @@ class Runner:
 
     async def _run(self) -> None:
         while True:
+            self._check_halted()
             match self._decide(self.state):
                 case AskModel():
                     await self._ask()
@@ -164,10 +173,10 @@ class Runner:
 
     async def _ask(self) -> None:
         await self._audience.caught_up()
-        self._keeper.check()
         generation = await self._asking.ask(self.state, self._calling.offered(self.state))
         staged = Staged(self.state, [generation])
-        self._add_consequences(staged)
+        if not self._is_halted:  # else it is paid for and recorded, and nothing follows from it
+            self._add_consequences(staged)
         await self._record(staged)
 
     def _add_consequences(self, staged: Staged) -> None:
@@ -193,7 +202,7 @@ class Runner:
         ready = claimed.ready
         self._check_claimed(ready)
         await self._audience.caught_up()
-        self._keeper.check()
+        self._check()
         arrived: deque[tuple[Call, ToolOutcome | Parked]] = deque()
 
         async def run(call: Call) -> None:
@@ -215,7 +224,7 @@ class Runner:
         async with self._recording:
             if self._is_broken:
                 return  # the failure is about to end the run
-            self._keeper.check()
+            self._check()
             try:
                 staged = await transact(
                     self._calling, self._recorder, self.state, batch, calls, self._adopt
@@ -320,8 +329,19 @@ class Runner:
         batch = self.state.batch
         return [] if batch is None else self._calling.still_running(batch)
 
+    def _check(self) -> None:
+        """Whether something may be begun now. `LeaseLostError`, or `CancelledError` if we were told to stop."""
+        self._keeper.check()
+        self._check_halted()
+
+    def _check_halted(self) -> None:
+        """A cancellation is told once, and a model, a predicate or a callback may have let it pass."""
+        if self._is_halted:
+            raise asyncio.CancelledError
+
     def halt(self) -> None:
-        """Cancel the tools at once, also while a save holds up everything else."""
+        """Begin nothing more, and cancel the tools at once, also while a save holds up everything else."""
+        self._is_halted = True
         for task in self._running:
             task.cancel()
 

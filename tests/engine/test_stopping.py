@@ -348,6 +348,24 @@ async def test_a_decision_that_comes_after_the_deadline_is_kept_for_who_has_more
     assert paid == ["3"]
 
 
+@pytest.mark.parametrize("missing", [1, 2])  # the end, and the message before it
+async def test_an_answer_that_is_recorded_is_not_late_though_its_end_is_missing(
+    store: Any, missing: int
+) -> None:
+    whole = agent().run("go").events
+    assert types(whole)[-3:] == ["generation", "message", "run_end"]
+    for event in whole[:-missing]:
+        store.append("r", event)
+    idle = ScriptedModel([])
+    with clock.installed(LATE):
+        late = agent(store, idle, deadline_s=60)
+        assert late.plan("r").writes_end
+        result = await late.aresume("r")
+    assert (result.status, result.final_output) == ("completed", ANSWER)
+    assert types(store.load("r")) == types(whole)
+    assert idle.requests == []
+
+
 async def test_a_run_that_has_completed_is_not_late(store: Any) -> None:
     await agent(store).arun("go", run_id="r")
     log = store.load("r")

@@ -41,7 +41,14 @@ from agentor.errors import (
 from agentor.inputs import check_approvals, read_count
 from agentor.output import OutputType
 from agentor.plan import Limits, Plan, needed, plan_of
-from agentor.recorded import Recorded, recorded, recorded_still, reread, stored
+from agentor.recorded import (
+    Recorded,
+    has_ended_since,
+    recorded,
+    recorded_still,
+    reread,
+    stored,
+)
 from agentor.stopping import OVERDUE, TAKES, Stop, Stopper, end_run
 from agentor.tracing import Traced
 
@@ -80,13 +87,15 @@ class Launch:
     async def resume(self, run_id: str, wait_s: float = 0.0) -> RunResult:
         """Go on with a run from its log; a finished one is returned as it is and nothing is written.
 
-        A run that another worker has is waited for, `wait_s` seconds at most; `RunNotFoundError` if it is deleted meanwhile.
+        A run that another worker has is waited for, `wait_s` seconds at most; what that worker comes to is the result.
+        `RunNotFoundError` if it is deleted meanwhile.
         """
         known = await self._load(check_run_id(run_id))
+        seen = len(known[1])
         until, pause_s = clock.monotonic() + wait_s, SHORTEST_WAIT_S
         while True:
             try:
-                return await self._resume(run_id, known)
+                return await self._resume(run_id, known, seen=seen)
             except LeaseHeldError as error:
                 left_s = until - clock.monotonic()
                 if left_s <= 0:
@@ -107,20 +116,26 @@ class Launch:
         known: Recorded,
         is_checked: bool = False,
         keeper: Keeper | None = None,
+        seen: int | None = None,
     ) -> RunResult:
+        """`seen`: how many events the caller knew when it asked; None: those that are known."""
         keeper = keeper or Keeper(self.store, run_id)
-        if known[0].is_complete:
+        seen = len(known[1]) if seen is None else seen
+        if known[0].is_complete or has_ended_since(known, seen):
             return self._result(self._runner(keeper, *known))
-        return await self._go_on(keeper, known, is_checked)
+        return await self._go_on(keeper, known, is_checked, seen)
 
-    async def _go_on(self, keeper: Keeper, known: Recorded, is_checked: bool) -> RunResult:
+    async def _go_on(
+        self, keeper: Keeper, known: Recorded, is_checked: bool, seen: int
+    ) -> RunResult:
         """Take the run over and go on with it, as it is now that nobody else can write. `is_checked`: the caller has
         looked whether the agent has changed."""
         if keeper.lease is None:
             await keeper.acquire()
         try:
             state, events = await reread(stored(self.store), keeper.run_id, known)
-            if self.by_worker and state.status not in TAKES:  # it was ended meanwhile
+            is_over = self.by_worker and state.status not in TAKES
+            if is_over or has_ended_since((state, events), seen):  # it was ended meanwhile
                 await keeper.release()
                 return self._result(self._runner(keeper, state, events))
             if not is_checked or self.on_change == "refuse":  # else it has been told already

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from agentor.engine.events import Event, without_repeats
+from agentor.engine.events import RUN_END, Event, without_repeats
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
 from agentor.engine.store.copying import check_whole, unmarked
@@ -71,6 +71,13 @@ async def recorded_still(store: Store, run_id: str, which: str) -> Recorded:
     if identity(*found) != which:
         raise another_run(run_id)
     return found
+
+
+def has_ended_since(known: Recorded, seen: int) -> bool:
+    """Whether somebody has brought the run to an end after its first `seen` events: whoever asked for it to go on did so
+    before that."""
+    state, events = known
+    return state.status is not None and any(event.type == RUN_END for event in events[seen:])
 
 
 async def overtaken(

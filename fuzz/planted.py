@@ -229,8 +229,9 @@ def finished_runs_reopened() -> Iterator[None]:
     def reopening(state: RunState, *rest: Any) -> Reopen | None:
         return real(state, *rest) or Reopen(len(state.transcript))
 
-    async def resume(self: Launch, run_id: str, *_: Any) -> RunResult:
-        return await self._go_on(Keeper(self.store, run_id), await self._load(run_id), False)
+    async def resume(self: Launch, run_id: str, *_: Any, **__: Any) -> RunResult:
+        known = await self._load(run_id)
+        return await self._go_on(Keeper(self.store, run_id), known, False, len(known[1]))
 
     with (
         mock.patch.object(launch, "resumption", reopening),

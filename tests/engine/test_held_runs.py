@@ -134,7 +134,7 @@ def store_path(store: Any) -> Any:
 async def test_a_deadline_that_a_thread_outlives_holds_the_run(store: Any) -> None:
     if isinstance(store, ThreeMethods):
         pytest.skip("a store without leases keeps nobody apart")
-    press = Press(store, deadline_s=0.05)
+    press = Press(store, deadline_s=0.5)
     task = await press.begun()
     result = await task
     assert result.status == "deadline"

@@ -6,6 +6,7 @@ letter is delivered again: with the same key, by which the receiver can know it.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable
@@ -49,7 +50,9 @@ async def deliver(store: object, handler: Handler, until_idle: bool, claim_s: fl
 async def _deliver_one(store: Posts, handler: Handler, letter: Letter) -> bool:
     try:
         await _hand_over(handler, letter)
-    except Exception as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            raise
         told = SECRETS.hide(error_text(error))
         wait_s = min(FIRST_WAIT_S * 2 ** min(letter.attempts - 1, 20), LONGEST_WAIT_S)
         logger.warning(
@@ -60,6 +63,12 @@ async def _deliver_one(store: Posts, handler: Handler, letter: Letter) -> bool:
         return False
     await uninterrupted(off_loop(store, store.letter_delivered, letter))
     return True
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants us to stop, and not the handler something of its own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _hand_over(handler: Handler, letter: Letter) -> None:

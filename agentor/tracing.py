@@ -10,6 +10,7 @@ from agentor.engine import events as ev
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.events import Event
 from agentor.engine.outbox import Audience
+from agentor.engine.result_text import error_text
 from agentor.errors import ConfigError
 
 logger = logging.getLogger("agentor")
@@ -37,6 +38,10 @@ class Tracer(Protocol):
         """Called once for each run, on a worker thread, also when the run failed."""
 
 
+# What a tracer that is called without `await` can only mean itself by. Ctrl-C is not among it.
+ITS_OWN: Final = (Exception, SystemExit, asyncio.CancelledError)
+
+
 class Traced:
     """An audience whose events a collector sees as well."""
 
@@ -53,7 +58,7 @@ class Traced:
         if event.type != ev.TEXT_DELTA:
             try:
                 self._collector.handle(event)
-            except (Exception, SystemExit) as error:
+            except ITS_OWN as error:
                 logger.warning("the tracer failed on a %s event (%s)", event.type, error)
         await self._audience.show(event)
 
@@ -61,15 +66,17 @@ class Traced:
         await self._audience.caught_up()
 
     async def export(self) -> None:
-        exporting = asyncio.ensure_future(
-            in_thread(lambda: self._tracer.export(self._collector), "trace")
-        )
+        exporting = asyncio.ensure_future(in_thread(self._export, "trace"))
         await asyncio.wait({exporting}, timeout=EXPORT_LIMIT_S)
         if not exporting.done():
             logger.warning("the tracer takes more than %g s to export a run", EXPORT_LIMIT_S)
             exporting.cancel()
-        elif (error := exporting.exception()) is not None:
-            logger.warning("the tracer failed to export a run (%s)", error)
+
+    def _export(self) -> None:
+        try:
+            self._tracer.export(self._collector)
+        except BaseException as error:  # in a thread of its own nothing of it is meant for us
+            logger.warning("the tracer failed to export a run (%s)", error_text(error))
 
 
 def choose_tracer(asked: Any, configured: Tracer | None, enabled: bool) -> Tracer | None:
@@ -104,7 +111,7 @@ def traced(
         return audience
     try:
         collector = tracer.collector(name, group_id=group_id, metadata=metadata)
-    except (Exception, SystemExit) as error:
+    except ITS_OWN as error:
         logger.warning("the tracer made no collector (%s); this run is not traced", error)
         return audience
     return Traced(audience, tracer, collector)

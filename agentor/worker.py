@@ -93,6 +93,7 @@ class _Run:
     created_at: float | None = None  # as the store lists it; None where it lists ids only
     which: str = ""  # its `identity`, once its log was read
     not_before: float = 0.0  # on the monotonic clock
+    paused: int = 0  # the seq of the failure after which it was last left alone for a while
     unmoved: int | None = None  # it waits for others: the last seq seen
     in_vain: int = 0  # attempts in a row that left nothing in the log
 
@@ -189,8 +190,8 @@ class Worker:
             if not self._may_go_on(state):
                 run.unmoved = state.seq
                 continue
-            if (pause_s := self._pause_s(state)) > 0:
-                run.not_before = clock.monotonic() + pause_s
+            if run.paused != state.seq and (pause_s := self._pause_s(state)) > 0:
+                run.not_before, run.paused = clock.monotonic() + pause_s, state.seq
                 waits = True
                 continue
             self._start(run, state)
@@ -271,7 +272,9 @@ class Worker:
             return 0.0
         if state.attempts >= self._plan.max_attempts:
             return 0.0  # it is not tried again but parked
-        return max(0.0, state.ended_at + self._backoff_s(state.attempts) - clock.now())
+        backoff_s = self._backoff_s(state.attempts)
+        left_s = state.ended_at + backoff_s - clock.now()
+        return min(max(0.0, left_s), backoff_s)  # the clock that wrote the end may have been ahead
 
     def _backoff_s(self, attempts: int) -> float:
         return min(self._plan.backoff_s * 2.0 ** min(attempts - 1, 64), LONGEST_BACKOFF_S)

@@ -177,28 +177,39 @@ def test_export_happens_on_a_worker_thread() -> None:
 
 
 class Failing(Tracer):
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, error: BaseException | None = None) -> None:
         super().__init__()
         self.where = where
+        self.error = error or RuntimeError("no trace")
 
     def collector(self, *args: Any, **kwargs: Any) -> Any:
         if self.where == "collector":
-            raise RuntimeError("no trace")
+            raise self.error
         made = super().collector(*args, **kwargs)
         if self.where == "handle":
-            made.handle = _fail  # type: ignore[method-assign]
+            made.handle = self._fail
         if self.where == "no collector":
             return None
         return made
 
     def export(self, collector: Any) -> None:
         if self.where == "export":
-            raise RuntimeError("no trace")
+            raise self.error
         super().export(collector)
 
+    def _fail(self, event: Any) -> None:
+        raise self.error
 
-def _fail(event: Any) -> None:
-    raise RuntimeError("no trace")
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+@pytest.mark.parametrize("where", ["collector", "handle", "export"])
+async def test_a_tracer_ends_neither_the_process_nor_a_run_whatever_it_raises(
+    where: str, error: BaseException
+) -> None:
+    beside = asyncio.create_task(agent().arun("hi"))
+    result = await agent().arun("hi", tracing=Failing(where, error))
+    assert (result.final_output, result.status) == (ANSWER, "completed")
+    assert (await beside).final_output == ANSWER
 
 
 @pytest.mark.parametrize("where", ["collector", "handle", "export", "no collector"])

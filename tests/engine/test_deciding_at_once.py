@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +12,16 @@ import pytest
 from agentor import (
     Agentor,
     AskedAgainError,
+    FileStore,
+    LeaseHeldError,
+    MemoryStore,
     NotWaitingError,
     RunContext,
     SequenceConflictError,
+    SQLiteStore,
     function_tool,
 )
+from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.replay import verify
 from agentor.engine.store import bodies_after
@@ -156,3 +163,39 @@ def test_a_store_that_refuses_what_nobody_else_wrote_is_told_as_that(
     store.let_in(refuse)
     with pytest.raises(SequenceConflictError):
         getattr(till(store), verb)(*(["r", "call_1"] if verb == "approve" else ["r"]))
+
+
+@pytest.mark.parametrize("make", [MemoryStore, FileStore, SQLiteStore])
+async def test_all_decisions_of_one_moment_count_where_a_lease_keeps_them_apart(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    @function_tool(needs_approval=True)
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    script = [calls(*[("pay", {"amount": n}) for n in range(4)]), says("done")]
+    store = make() if make is MemoryStore else make(tmp_path / "runs")
+    mine = Agentor("A", model=ScriptedModel.by_turn(script), tools=[pay], store=store)
+    waiting = (await mine.arun("go", run_id="r")).pending
+    assert len(waiting) == 4
+    await asyncio.gather(*[mine.aapprove("r", call.call_id, by="ada") for call in waiting])
+    assert (await mine.aresume("r")).final_output == "done"
+    assert store.holder("r") is None
+    await mine.aclose()
+    if make is not MemoryStore:
+        store.close()
+
+
+def test_a_decision_does_not_wait_for_somebody_who_works_on_the_run() -> None:
+    store = MemoryStore()
+    for event in till(None).run("go").events[:3]:
+        store.append("r", event)
+    store.acquire("r", "somebody", 30.0)
+    slept: list[float] = []
+    patch = pytest.MonkeyPatch()
+    patch.setattr(clock, "sleep", slept.append)
+    with pytest.raises(LeaseHeldError):
+        till(store).approve("r", "call_1")
+    patch.undo()
+    assert slept == []

@@ -181,6 +181,17 @@ async def test_the_pause_before_another_attempt_is_counted_from_the_log() -> Non
     assert idle.requests == []
 
 
+def test_a_clock_that_was_ahead_makes_no_pause_longer_than_it_is(store: Any) -> None:
+    for event in [
+        Event("run_start", agent="A", messages=[{"role": "user", "content": "go"}]),
+        Event("run_end", status="failed", error="reset", ended_at=clock.now() + 86_400),
+    ]:
+        store.append("r", event)
+    mine = Agentor("A", model=ScriptedModel(["done"]), store=store)
+    report = mine.work(until_idle=True, backoff_s=0.01, poll_s=0.001)
+    assert report.finished == {"r": "completed"}
+
+
 def test_a_worker_goes_on_with_a_paused_run_once_somebody_has_decided(store: Any) -> None:
     @function_tool(needs_approval=True)
     def pay() -> str:

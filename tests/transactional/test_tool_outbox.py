@@ -93,6 +93,32 @@ def test_a_letter_that_fails_is_tried_again_later_and_later_under_the_same_key(
     assert len({key for _, to, key in receiver.got if to == "ada"}) == 1
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3)])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_handlers_own_end_is_a_failed_attempt_and_not_the_deliverers(
+    store: SQLiteStore, is_async: bool, error: BaseException
+) -> None:
+    got: list[str] = []
+
+    def handler(kind: str, payload: Any, key: str) -> None:
+        got.append(payload["to"])
+        if payload["to"] == "ada":
+            raise error
+
+    async def handling(kind: str, payload: Any, key: str) -> None:
+        handler(kind, payload, key)
+
+    agent = sender(store, "ada", "bob")
+    await agent.arun("go", run_id="run")
+    assert await agent.adeliver(handling if is_async else handler) == 1
+    assert got == ["ada", "bob"]
+    [(attempts, claim, told)] = look(
+        Path(store.path), "SELECT attempts, claim, error FROM agentor_outbox"
+    )
+    assert (attempts, claim) == (1, None)
+    assert type(error).__name__ in told
+
+
 def test_a_deliverer_that_dies_leaves_its_letter_to_another(store: SQLiteStore) -> None:
     agent, receiver = sender(store, "ada"), Receiver()
     agent.run("go")

@@ -46,7 +46,8 @@ async def decide_call(
     keeper, known = await _acquired(store, run_id, known)
     try:
         while True:
-            state, log = await reread(store, run_id, known)
+            known = await reread(store, run_id, known)
+            state, log = known
             call = (find_open if give_up else find_pending)(state, run_id, call_id, log)
             if run not in (None, call.run):
                 raise another_run(run_id)
@@ -59,7 +60,7 @@ async def decide_call(
                 await Recorder(store, run_id, "strict", lambda: keeper.lease).save(events)
                 return call
             except SequenceConflictError as conflict:
-                known = await overtaken(store, run_id, state, conflict)
+                known = await overtaken(store, run_id, known, conflict)
     finally:
         await keeper.release()
 

@@ -35,6 +35,7 @@ from agentor.errors import (
     LeaseHeldError,
     OutputMismatchError,
     RunExistsError,
+    RunNotFoundError,
     SequenceConflictError,
     StoreError,
 )
@@ -43,6 +44,8 @@ from agentor.output import OutputType
 from agentor.plan import Limits, Plan, needed, plan_of
 from agentor.recorded import (
     Recorded,
+    another_run,
+    birth_seq,
     has_ended_since,
     recorded,
     recorded_still,
@@ -151,6 +154,8 @@ class Launch:
     ) -> RunResult:
         """Branch a run and go on with the branch; without messages, a finished parent is only copied."""
         state, events = await self._load(check_run_id(run_id))
+        born, nonce = birth_seq(events), clock.new_nonce()
+        of = events[born - 1].with_(seq=born)
         if at is not None:
             state = _snapped(run_id, events, at)
             at, events = state.seq, events[: state.seq]
@@ -164,24 +169,26 @@ class Launch:
 
         def copy() -> None:
             nonlocal is_copied
-            self._copy(run_id, keeper.run_id, at, messages, agent)
+            self._copy(run_id, keeper.run_id, at, messages, agent, of, nonce)
             is_copied = True
 
         try:
-            return await self._go_on_with_copy(keeper, goes_on, copy)
+            return await self._go_on_with_copy(keeper, goes_on, copy, nonce)
         except BaseException as error:  # also who cancels must know what there is to go on with
             if is_copied:
                 error.add_note(f"The fork is run {keeper.run_id!r}: resume it, or fork again.")
             raise
 
     async def _go_on_with_copy(
-        self, keeper: Keeper, goes_on: bool, copy: Callable[[], None]
+        self, keeper: Keeper, goes_on: bool, copy: Callable[[], None], nonce: str | None
     ) -> RunResult:
         try:
             if goes_on and forks_at_once(self.store):
                 await self._acquire_unborn(keeper)
             await uninterrupted(off_loop(self.store, copy))
             known = await self._load(keeper.run_id)
+            if known[0].nonce != nonce:
+                raise another_run(keeper.run_id)
             return await self._resume(keeper.run_id, known, goes_on, keeper)
         finally:
             await keeper.release()
@@ -367,9 +374,17 @@ class Launch:
         at: int | None,
         messages: Sequence[Message],
         agent: str | None,
+        of: Event,
+        nonce: str | None,
     ) -> None:
-        assert self.store is not None
-        fork_run(self.store, run_id, fork_id, at, messages=messages, agent=agent)
+        """Of the run that was judged, which has the event `of`."""
+        store = stored(self.store)
+        try:
+            fork_run(
+                *(store, run_id, fork_id, at), messages=messages, agent=agent, of=of, nonce=nonce
+            )
+        except RunNotFoundError:
+            raise another_run(run_id) from None
 
     # The road that all take ---------------------------------------------------------------------------------------
 
@@ -390,7 +405,8 @@ class Launch:
         try:
             is_over = not opening and runner.is_answered  # then it cannot be late any more
             ends_at = None if is_over else self._ends_at(runner.state, opening)
-            stopper = Stopper(self.store, runner.run_id, ends_at)
+            nonce = runner.state.nonce or (opening[0].nonce if opening else None)
+            stopper = Stopper(self.store, runner.run_id, ends_at, nonce)
             await drive(runner, keeper, stopper, opening)
         except SequenceConflictError as error:
             if error.seq == 1:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from agentor.engine.events import RUN_END, Event, without_repeats
+from agentor.engine.events import FORK, RUN_END, Event, without_repeats
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
 from agentor.engine.store.copying import check_whole, unmarked
-from agentor.engine.store.protocol import Store, Tails
+from agentor.engine.store.protocol import Peeks, Store
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, SequenceConflictError
 
 Recorded: TypeAlias = tuple[RunState, list[Event]]
@@ -37,10 +37,18 @@ async def recorded(store: Store, run_id: str) -> Recorded:
     return state, filled
 
 
-def identity(state: RunState, events: Sequence[Event]) -> str:
+def birth_seq(events: Sequence[Event]) -> int:
+    """The seq of the event that began the run: its own `fork` event, or its first. Only there it differs for certain from
+    another run of its id: the calls of two runs of one script are the same events."""
+    forks = [seq for seq, event in enumerate(events, 1) if event.type == FORK]
+    return forks[-1] if forks else 1
+
+
+def identity(events: Sequence[Event]) -> str:
     """What tells the run from any other of its id for as long as it lives: its nonce, or how it begins if an older
     version wrote it without one."""
-    return state.nonce or events[0].to_json()
+    birth = events[birth_seq(events) - 1]
+    return birth.nonce or birth.to_json()
 
 
 def another_run(run_id: str) -> RunNotFoundError:
@@ -59,7 +67,7 @@ async def reread(store: Store, run_id: str, known: Recorded | None) -> Recorded:
         return await recorded(store, run_id)
     if await off_loop(store, _is_still_so, store, run_id, known[1]):
         return known
-    return await recorded_still(store, run_id, identity(*known))
+    return await recorded_still(store, run_id, identity(known[1]))
 
 
 async def recorded_still(store: Store, run_id: str, which: str) -> Recorded:
@@ -68,7 +76,7 @@ async def recorded_still(store: Store, run_id: str, which: str) -> Recorded:
         found = await recorded(store, run_id)
     except RunNotFoundError:
         raise another_run(run_id) from None
-    if identity(*found) != which:
+    if identity(found[1]) != which:
         raise another_run(run_id)
     return found
 
@@ -81,21 +89,19 @@ def has_ended_since(known: Recorded, seen: int) -> bool:
 
 
 async def overtaken(
-    store: Store, run_id: str, state: RunState, conflict: SequenceConflictError
+    store: Store, run_id: str, known: Recorded, conflict: SequenceConflictError
 ) -> Recorded:
-    """The run as somebody else has gone on with it, for whoever wrote after `state` and found the seq taken: nothing but
-    the seq kept the two apart. The conflict is raised if nobody has."""
-    known = await recorded(store, run_id)
-    if known[0].nonce != state.nonce:
-        raise another_run(run_id) from conflict
-    if known[0].seq == state.seq:
+    """The run as somebody else has gone on with it, for whoever wrote after what was `known` and found the seq taken:
+    nothing but the seq kept the two apart. The conflict is raised if nobody has."""
+    found = await recorded_still(store, run_id, identity(known[1]))
+    if found[0].seq == known[0].seq:
         raise conflict
-    return known
+    return found
 
 
 def _is_still_so(store: object, run_id: str, events: Sequence[Event]) -> bool:
-    """Whether the run ends with the same event as before. An event is never changed, but a run can be deleted."""
-    last = events[-1]
-    if last.seq is None or not isinstance(store, Tails):
+    """Whether it is this run, and as long as it was: an event is never changed, but a run can be deleted."""
+    if not isinstance(store, Peeks):
         return False
-    return list(store.tail(run_id, after=last.seq - 1, timeout=0)) == [last]
+    seq = birth_seq(events)
+    return store.peek(run_id, seq) == (len(events), events[seq - 1])

@@ -27,7 +27,7 @@ from agentor.errors import (
     SequenceConflictError,
     StoreError,
 )
-from agentor.recorded import Recorded, overtaken, recorded, reread
+from agentor.recorded import Recorded, identity, overtaken, recorded, reread
 
 logger = logging.getLogger("agentor")
 
@@ -62,10 +62,17 @@ def is_cancel(reason: Stop | LetGo | None) -> TypeGuard[Stop]:
 class Stopper:
     """Waits for a reason to end one run of this process, until it is closed."""
 
-    def __init__(self, store: object, run_id: str, ends_at: float | None = None) -> None:
+    def __init__(
+        self,
+        store: object,
+        run_id: str,
+        ends_at: float | None = None,
+        nonce: str | None = None,
+    ) -> None:
         self._store = store
         self._run_id = run_id
         self._ends_at = ends_at  # seconds since the epoch
+        self.nonce = nonce  # of the run; None in older logs
         self._loop = asyncio.get_running_loop()
         self._told: asyncio.Future[None] = self._loop.create_future()
         self._reason: Stop | LetGo | None = None
@@ -153,11 +160,14 @@ _lock = threading.Lock()
 _live: dict[tuple[int, str], Stopper] = {}
 
 
-def tell(store: object, run_id: str, stop: Stop | LetGo) -> bool:
-    """Tell a run of this process; whether there is one that hears it."""
+def tell(store: object, run_id: str, stop: Stop | LetGo, which: str | None = None) -> bool:
+    """Tell a run of this process; whether there is one that hears it. `which`: the `identity` of the run that is meant,
+    if the teller has read it; else it is told whichever has the id."""
     with _lock:
         stopper = _live.get((id(store), run_id))
-    return stopper is not None and stopper.tell(stop)
+    if stopper is None or (which is not None and stopper.nonce not in (None, which)):
+        return False
+    return stopper.tell(stop)
 
 
 async def cancelled_meanwhile(store: object, run_id: str) -> Stop | None:
@@ -193,13 +203,16 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
         raise
     if known[0].status not in ENDABLE:
         return "over"
-    if tell(store, run_id, stop):
+    if tell(store, run_id, stop, identity(known[1])):
         return "cancelled"
     try:
         return "cancelled" if await end_run(store, run_id, stop, known) else "over"
     except LeaseHeldError:
         if not isinstance(store, Signals):
             raise
+    known = await reread(
+        store, run_id, known
+    )  # it is the id that is asked, and whoever has it hears
     await off_loop(store, store.ask, run_id, CANCEL, by)
     try:
         return await _heard(store, run_id, stop, known)
@@ -220,12 +233,12 @@ async def _heard(store: Store, run_id: str, stop: Stop, known: Recorded) -> Canc
                 return "cancelled"
             break
         except LeaseHeldError:
-            known = await recorded(store, run_id)
+            known = await reread(store, run_id, known)
             if known[0].status is None or clock.monotonic() >= patient_until:
                 return "asked"
         await clock.sleep(LEAVING_S / 40)
     await answered(store, run_id)
-    state, _ = await recorded(store, run_id)
+    state, _ = await reread(store, run_id, known)
     return "cancelled" if state.status == "cancelled" else "over"
 
 
@@ -239,7 +252,8 @@ async def end_run(store: Store, run_id: str, stop: Stop, known: Recorded | None 
     await keeper.acquire()
     try:
         while True:
-            state, _ = await reread(store, run_id, known)
+            known = await reread(store, run_id, known)
+            state = known[0]
             if state.status not in endable:
                 return False
             end, now = Finish(stop.status, error=stop.error), clock.now()
@@ -249,7 +263,7 @@ async def end_run(store: Store, run_id: str, stop: Stop, known: Recorded | None 
                 await Recorder(store, run_id, "strict", lambda: keeper.lease).save(staged.events)
                 break
             except SequenceConflictError as conflict:
-                known = await overtaken(store, run_id, state, conflict)
+                known = await overtaken(store, run_id, known, conflict)
         await answered(store, run_id)
         return True
     finally:

@@ -160,7 +160,8 @@ class Worker:
             pause.cancel()
             grace.cancel()
         for run_id, task in self._running.items():
-            if not tell(self._store, run_id, LetGo()):  # it has not begun, or has just ended
+            which = self._known[run_id].which
+            if not tell(self._store, run_id, LetGo(), which):  # it has not begun, or has just ended
                 task.cancel()
         if self._running:
             await asyncio.wait(self._running.values())
@@ -256,7 +257,7 @@ class Worker:
         """The run and its `identity`, "" of one that is gone."""
         events: list[Event] = await off_loop(self._store, self._store.load, run_id)
         state = replay(events, run_id)
-        return state, identity(state, events) if events else ""
+        return state, identity(events) if events else ""
 
     def _may_go_on(self, state: RunState) -> bool:
         if state.agent != self._agent or state.status not in TAKES:

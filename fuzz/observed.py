@@ -74,10 +74,16 @@ class Observed:
         self._observer.asked(run_id, known)
 
     def fork(
-        self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
+        self,
+        src_run_id: str,
+        dst_run_id: str,
+        *,
+        at: int | None = None,
+        event: Event | None = None,
+        of: Event | None = None,
     ) -> None:
         store: Any = super()
-        self._commit(lambda: store.fork(src_run_id, dst_run_id, at=at, event=event))
+        self._commit(lambda: store.fork(src_run_id, dst_run_id, at=at, event=event, of=of))
         self._observer.forked(src_run_id, dst_run_id, at)
 
     def delete(self, run_id: str) -> Removed:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from agentor.engine.store.protocol import (
     Lease,
     Leases,
     NamesHolder,
+    Peeks,
     Signals,
     Store,
     Submits,
@@ -58,6 +61,35 @@ class OffersContract(Contract):
         last = store.load("child")[-1]
         assert (last.forked_at, last.messages, last.agent) == (3, asked, "A")
         assert leases.renew(lease).term == lease.term
+
+    def test_a_fork_is_of_the_run_that_is_meant_or_not_made(self, store: Store) -> None:
+        forks: Any = offered(store, Forks)
+        if "of" not in inspect.signature(forks.fork).parameters:
+            pytest.skip("its forks do not ask which run is meant")
+        fill(store, "parent", 3)
+        first, *_, last = store.load("parent")
+        for of in (first.with_(nonce="another"), last.with_(seq=4)):
+            with pytest.raises(RunNotFoundError):
+                forks.fork("parent", "child", of=of)
+        assert store.list_runs() == ["parent"]
+        forks.fork("parent", "child", of=first, at=2)
+        forks.fork("child", "grandchild", of=first)  # what it has inherited is its own
+        forks.fork("parent", "other", of=last, at=2)  # it need not go along
+        assert len(store.load("grandchild")) == len(store.load("other")) == 2
+
+    def test_a_peek_tells_how_long_a_run_is_and_one_of_its_events(self, store: Store) -> None:
+        peeks: Peeks = offered(store, Peeks)
+        assert peeks.peek("run", 1) == (0, None)
+        fill(store, "run", 3)
+        fork_run(store, "run", "fork", at=2)
+        for run_id in ("run", "fork"):
+            log = store.load(run_id)
+            for seq, event in enumerate(log, 1):
+                assert peeks.peek(run_id, seq) == (len(log), event)
+            for seq in (0, len(log) + 1):
+                assert peeks.peek(run_id, seq) == (len(log), None)
+        store.append("run", said("more", seq=4))
+        assert peeks.peek("run", 4)[0] == 4
 
     def test_append_many_saves_all(self, store: Store) -> None:
         many: AppendsMany = offered(store, AppendsMany)

@@ -198,6 +198,13 @@ class Stores(RuleBasedStateMachine):
             self.saved(dst, [*kept, event])
             del self.order[-len(kept) - 1 : -1]  # what is shared was saved before
 
+    @rule(run_id=RUNS, seq=st.integers(0, 8))
+    def peek(self, run_id: str, seq: int) -> None:
+        log = self.runs.get(run_id, [])
+        for length, event in self.all_answer(None, lambda store: store.peek(run_id, seq)):
+            assert length == len(log)
+            assert event == (log[seq - 1].with_(seq=seq) if 0 < seq <= length else None)
+
     @rule(run_id=RUNS)
     def delete(self, run_id: str) -> None:
         expected: type[Exception] | None = None

@@ -40,7 +40,7 @@ from agentor.engine.store.file_reading import (
 from agentor.engine.store.file_signals import FileSignals
 from agentor.engine.store.file_tail import Follower
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
-from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
+from agentor.engine.store.numbering import bodies_after, check_fork_point, check_meant, fork_tail
 from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
@@ -103,6 +103,12 @@ class FileStore(Tailing):
         log.warn_of_problems(run_id)
         return log.events
 
+    def peek(self, run_id: str, seq: int) -> tuple[int, Event | None]:
+        """The last seq of a run and its event `seq`. Reads the whole file, as everything here does."""
+        events = self.load(run_id)
+        found = events[seq - 1 : seq]
+        return len(events), found[0] if found else None
+
     def read(self, run_id: str) -> JsonlLog:
         """What stands in the file of a run, with the lines of a 0.1 log that `load` passes over. `LogCorruptError`.
 
@@ -131,13 +137,21 @@ class FileStore(Tailing):
             return [f"{name} {_NOTHING_WHOLE}" for name in torn(self.directory)]
 
     def fork(
-        self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
+        self,
+        src_run_id: str,
+        dst_run_id: str,
+        *,
+        at: int | None = None,
+        event: Event | None = None,
+        of: Event | None = None,
     ) -> None:
-        """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step."""
+        """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step. `of`: an event that
+        the run has, else `RunNotFoundError`."""
         target = self.path(dst_run_id)
         source = self.load(src_run_id)
         if not source:
             raise RunNotFoundError(src_run_id)
+        check_meant(src_run_id, source, of)
         check_whole(src_run_id, source)
         if holds_run(target):
             raise RunExistsError(dst_run_id)

@@ -15,7 +15,7 @@ from typing import Self
 from agentor.engine import clock
 from agentor.engine.events import COPY, Event
 from agentor.engine.store.copying import check_whole
-from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
+from agentor.engine.store.numbering import bodies_after, check_fork_point, check_meant, fork_tail
 from agentor.engine.store.over_fork import new_lock
 from agentor.engine.store.protocol import (
     Holder,
@@ -75,14 +75,28 @@ class MemoryStore(Tailing):
             bodies = list(self._runs.get(run_id, ()))
         return [Event.from_json(body) for body in bodies]
 
+    def peek(self, run_id: str, seq: int) -> tuple[int, Event | None]:
+        check_run_id(run_id)
+        with self._lock:
+            bodies = self._runs.get(run_id, [])
+            length, found = len(bodies), bodies[seq - 1 : seq]
+        return length, Event.from_json(found[0]) if found else None
+
     def list_runs(self) -> list[str]:
         with self._lock:
             return list(self._runs)
 
     def fork(
-        self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
+        self,
+        src_run_id: str,
+        dst_run_id: str,
+        *,
+        at: int | None = None,
+        event: Event | None = None,
+        of: Event | None = None,
     ) -> None:
-        """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step."""
+        """Copy a run, up to `at` (itself included) if given; `event` is appended in the same step. `of`: an event that
+        the run has, else `RunNotFoundError`."""
         check_run_id(src_run_id)
         check_run_id(dst_run_id)
         with self._lock:
@@ -91,6 +105,7 @@ class MemoryStore(Tailing):
             if dst_run_id in self._runs:
                 raise RunExistsError(dst_run_id)
             source = self._runs[src_run_id]
+            check_meant(src_run_id, map(Event.from_json, source), of)
             if COPY in Event.from_json(source[0]).extra:
                 check_whole(src_run_id, [Event.from_json(body) for body in source])
             copied = source[: check_fork_point(src_run_id, len(source), at)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from agentor.engine import strict_json
 from agentor.engine.events import Event
 from agentor.engine.store.protocol import check_seq
-from agentor.errors import ConfigError, LogCorruptError, SequenceConflictError
+from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, SequenceConflictError
 
 NESTING_THAT_ALL_READ = 200  # levels
 
@@ -57,6 +57,12 @@ def check_fork_point(run_id: str, last_seq: int, at: int | None) -> int:
             f"cannot fork run {run_id!r} at seq {at}: it has the seqs 1 to {last_seq}"
         )
     return at
+
+
+def check_meant(run_id: str, there: Iterable[Event | None], of: Event | None) -> None:
+    """`RunNotFoundError` if `of`, an event of the run that is to be forked, is not `there`: the id is another run's by now."""
+    if of is not None and of not in there:
+        raise RunNotFoundError(run_id)
 
 
 def fork_tail(event: Event | None, last_seq: int) -> list[Event]:

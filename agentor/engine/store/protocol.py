@@ -83,7 +83,8 @@ class Forks(Protocol):
     """Copy a run in one write. `RunExistsError` if `dst_run_id` is taken, `RunNotFoundError` if there is no source.
 
     A store whose `fork` takes `at` copies only the events up to that seq, itself included. One that takes `event`, too,
-    appends it in the same write; the lease of `dst_run_id` may be held by whoever forks, and is not asked for.
+    appends it in the same write; the lease of `dst_run_id` may be held by whoever forks, and is not asked for. One that
+    takes `of` copies only a run that has this event, copied along or not: else the id is another's, `RunNotFoundError`.
     """
 
     def fork(self, src_run_id: str, dst_run_id: str) -> None: ...
@@ -180,6 +181,17 @@ class Tails(Protocol):
     def atail(
         self, run_id: str | None = None, *, after: int = 0, timeout: float | None = None
     ) -> AsyncIterator[Any]: ...
+
+
+@runtime_checkable
+class Peeks(Protocol):
+    """Tells whether a run is as somebody has read it, without reading it again."""
+
+    def peek(self, run_id: str, seq: int) -> tuple[int, Event | None]:
+        """The seq of the last event of a run, and its event `seq` if it has one, both as of one moment.
+
+        `(0, None)` if there is no such run.
+        """
 
 
 @runtime_checkable

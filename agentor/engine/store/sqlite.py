@@ -118,12 +118,24 @@ class SQLiteStore(OpenedFile, Tailing):
         check_run_id(run_id)
         return self._read(lambda connection: log.load(connection, run_id))
 
+    def peek(self, run_id: str, seq: int) -> tuple[int, Event | None]:
+        """The seq of the last event of a run and its event `seq`; (0, None) if unknown. One row is read."""
+        check_run_id(run_id)
+        return self._read(partial(log.peek, run_id=run_id, seq=seq))
+
     def fork(
-        self, src_run_id: str, dst_run_id: str, *, at: int | None = None, event: Event | None = None
+        self,
+        src_run_id: str,
+        dst_run_id: str,
+        *,
+        at: int | None = None,
+        event: Event | None = None,
+        of: Event | None = None,
     ) -> None:
         """Share a run's events, up to `at` (itself included) if given: one commit, whatever the length.
 
-        `event` is appended in the same commit. `RunNotFoundError`, `RunExistsError`: nothing was written.
+        `event` is appended in the same commit. `of`: an event that the run has, else it is another run.
+        `RunNotFoundError`, `RunExistsError`: nothing was written.
         """
         check_run_id(src_run_id)
         check_run_id(dst_run_id)
@@ -134,7 +146,7 @@ class SQLiteStore(OpenedFile, Tailing):
             None if at is None else self._read(partial(log.summary_at, run_id=src_run_id, at=at))
         )
         self._write(
-            lambda connection: log.fork(connection, src_run_id, dst_run_id, at, event, there)
+            lambda connection: log.fork(connection, src_run_id, dst_run_id, at, event, there, of)
         )
         self._bell.ring(dst_run_id)
 

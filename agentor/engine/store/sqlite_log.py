@@ -14,7 +14,7 @@ import apsw
 from agentor.engine import clock
 from agentor.engine.events import FORK, GENERATION, RUN_END, RUN_START, Event
 from agentor.engine.store.copying import check_whole
-from agentor.engine.store.numbering import bodies_after, check_fork_point, fork_tail
+from agentor.engine.store.numbering import bodies_after, check_fork_point, check_meant, fork_tail
 from agentor.engine.store.sqlite_deleting import free_id
 from agentor.engine.store.summary import COUNT_MAX, COUNTS, UNFINISHED, summary
 from agentor.engine.strict_json import clean_text
@@ -128,6 +128,15 @@ ORDER BY e.seq
 """
 )
 
+_PEEK = (
+    _LINEAGE
+    + """
+SELECT e.seq, CAST(e.body AS BLOB)
+FROM lineage AS l JOIN agentor_events AS e ON e.run = l.number AND e.seq = :seq
+WHERE :seq <= l.upto
+"""
+)
+
 # Joined to the runs, since what a deleted run has left to its forks is nobody's news.
 _AFTER = """
 SELECT e.position, r.run_id, e.seq, CAST(e.body AS BLOB)
@@ -185,6 +194,14 @@ def load_after(
     return there, [_event(run_id, expected, row) for expected, row in enumerate(rows, after + 1)]
 
 
+def peek(connection: apsw.Connection, run_id: str, seq: int) -> tuple[int, Event | None]:
+    """The seq of the last event of a run and its event `seq`; (0, None) if there is no such run."""
+    with connection:  # both answers as of one moment
+        last_seq = last_seq_of(connection, run_id)
+        row: Any = connection.execute(_PEEK, {"run_id": run_id, "seq": seq}).get
+    return last_seq or 0, None if row is None else _event(run_id, seq, row)
+
+
 def last_position(connection: apsw.Connection) -> int:
     return int(connection.execute("SELECT coalesce(max(position), 0) FROM agentor_events").get)
 
@@ -210,12 +227,16 @@ def fork(
     at: int | None,
     event: Event | None,
     there: SummaryAt | None,
+    of: Event | None,
 ) -> None:
-    """Let `dst` share the events of `src` up to `at`; `there` is what `summary_at` said of that place before."""
+    """Let `dst` share the events of `src` up to `at`; `there` is what `summary_at` said of that place before, `of` an
+    event that `src` has."""
     place: Any = connection.execute(_PLACE, (src,)).get
     if place is None:
         raise RunNotFoundError(src)
     number, last_seq = place
+    if of is not None:
+        check_meant(src, [peek(connection, src, of.seq or 0)[1]], of)
     if connection.execute(_MAY_BE_A_PART, (src,)).get:
         check_whole(src, load(connection, src))
     if last_seq_of(connection, dst) is not None:

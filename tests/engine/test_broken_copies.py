@@ -120,6 +120,18 @@ def test_a_copy_is_finished_as_far_as_it_was_to_go_although_its_parent_has_gone_
     assert store.load("f")[-1].forked_at == LENGTH
 
 
+@pytest.mark.parametrize("copied", range(1, LENGTH + 1))
+def test_the_next_run_of_the_parents_id_does_not_finish_a_copy(copied: int) -> None:
+    till, store = broken(copied)
+    first, *others = store.load("p")
+    store.runs["p"] = [event.to_json() for event in (first.with_(nonce="another"), *others)]
+    before = store.load("f")
+    for fork in (lambda: fork_run(store, "p", "f"), lambda: till.agent.fork("p", fork_id="f")):
+        with pytest.raises(RunExistsError):
+            fork()
+    assert store.load("f") == before
+
+
 def test_only_the_same_fork_finishes_a_copy() -> None:
     till, store = broken(2)
     for event in Till(MemoryStore()).agent.run("go").events:

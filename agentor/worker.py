@@ -34,19 +34,47 @@ from agentor.stopping import TAKES, LetGo, tell
 logger = logging.getLogger("agentor")
 
 LONGEST_BACKOFF_S: Final = 300.0
+MOST_NAMED: Final = 100_000  # runs of each kind in a report: a worker may work for months
 NEVER: Final = float("inf")  # when a run is looked at again that this process can do nothing with
 
 
 @dataclass
 class WorkReport:
-    """What a worker has done. Runs are named by their ids."""
+    """What a worker has done. Runs are named by their ids, the latest 100,000 of each kind; those before are counted."""
 
     finished: dict[str, str] = field(default_factory=dict)  # run -> status
     failed: dict[str, str] = field(default_factory=dict)  # run -> error of its last attempt
     parked: dict[str, str] = field(default_factory=dict)  # run -> reason
+    unnamed: dict[str, int] = field(
+        default_factory=dict
+    )  # status, "failed", "parked" -> further runs
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.__dict__)
+
+    def has_finished(self, run_id: str, status: str) -> None:
+        self.failed.pop(run_id, None)
+        if (oldest := _name(self.finished, run_id, status)) is not None:
+            self._count(oldest)
+
+    def has_failed(self, run_id: str, error: str) -> None:
+        if _name(self.failed, run_id, error) is not None:
+            self._count("failed")
+
+    def has_parked(self, run_id: str, reason: str) -> None:
+        self.failed.pop(run_id, None)
+        if _name(self.parked, run_id, reason) is not None:
+            self._count("parked")
+
+    def _count(self, what: str) -> None:
+        self.unnamed[what] = self.unnamed.get(what, 0) + 1
+
+
+def _name(runs: dict[str, str], run_id: str, told: str) -> str | None:
+    """What was told of the oldest run, if that had to make room."""
+    runs.pop(run_id, None)
+    runs[run_id] = told
+    return runs.pop(next(iter(runs))) if len(runs) > MOST_NAMED else None
 
 
 @dataclass(frozen=True)
@@ -96,6 +124,11 @@ class _Run:
     paused: int = 0  # the seq of the failure after which it was last left alone for a while
     unmoved: int | None = None  # it waits for others: the last seq seen
     in_vain: int = 0  # attempts in a row that left nothing in the log
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one that is seen for the first time would be treated the same."""
+        return self.unmoved is None and not self.in_vain and self.not_before <= clock.monotonic()
 
     def wait(self, seconds: float) -> None:
         self.not_before = max(self.not_before, clock.monotonic() + seconds)
@@ -189,7 +222,7 @@ class Worker:
                 waits = waits or run.not_before != NEVER
                 continue
             if not self._may_go_on(state):
-                run.unmoved = state.seq
+                self._pass_over(run, state)
                 continue
             if run.paused != state.seq and (pause_s := self._pause_s(state)) > 0:
                 run.not_before, run.paused = clock.monotonic() + pause_s, state.seq
@@ -223,6 +256,7 @@ class Worker:
 
     async def _candidates(self) -> list[tuple[str, float | None]]:
         """The ids, and when each run was created, if the store says so."""
+        running = set(self._running)  # before the look: it may miss what changes meanwhile
         runs = getattr(self._store, "runs", None)
         if callable(runs):
             rows = [
@@ -233,9 +267,26 @@ class Worker:
                 )
             ]
             rows.sort(key=lambda row: row.created_at, reverse=self._plan.newest_first)
+            self._forget({row.run_id for row in rows}, running)
             return [(r.run_id, r.created_at) for r in rows if not self._is_unmoved(r)]
         ids = await off_loop(self._store, self._store.list_runs)
+        self._forget(set(ids), running)
         return [(run_id, None) for run_id in (ids[::-1] if self._plan.newest_first else ids)]
+
+    def _forget(self, listed: set[str], running: set[str]) -> None:
+        """What has ended or was deleted, and what there is nothing to know of: there is no end of runs."""
+        self._known = {
+            run_id: run
+            for run_id, run in self._known.items()
+            if run_id in running or (run_id in listed and not run.is_plain)
+        }
+
+    def _pass_over(self, run: _Run, state: RunState) -> None:
+        """Until it has moved; where only its id is listed, it is read again to know that."""
+        if run.created_at is None:
+            self._known.pop(run.run_id, None)
+        else:
+            run.unmoved = state.seq
 
     def _is_unmoved(self, row: Any) -> bool:
         run = self._known.get(row.run_id)
@@ -320,8 +371,7 @@ class Worker:
             self._set_aside(run, step.attempt, told)
         else:
             run.in_vain = 0
-            self.report.finished[run.run_id] = result.status
-            self.report.failed.pop(run.run_id, None)
+            self.report.has_finished(run.run_id, result.status)
             self._tell(step)
 
     # Attempts that the log does not count ------------------------------------------------------------------------
@@ -357,7 +407,7 @@ class Worker:
     # Telling -----------------------------------------------------------------------------------------------------
 
     def _fail(self, step: Step) -> None:
-        self.report.failed[step.run_id] = step.error or step.outcome
+        self.report.has_failed(step.run_id, step.error or step.outcome)
         self._tell(step)
 
     def _tell(self, step: Step) -> None:
@@ -371,6 +421,5 @@ class Worker:
         last = f"; the last error: {state.error}" if state.error else ""
         reason = f"Gave up after {state.attempts} attempts{last}"
         await self._park(run_id, run.which, reason)
-        self.report.parked[run_id] = reason
-        self.report.failed.pop(run_id, None)
+        self.report.has_parked(run_id, reason)
         self._tell(Step(run_id, state.attempts, "parked", reason))

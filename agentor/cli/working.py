@@ -147,9 +147,10 @@ def _print_step_as_json(out: TextIO, step: Step) -> None:
 
 
 def _summary(report: WorkReport) -> str:
-    counts = Counter(report.finished.values()) + Counter(
-        {"parked": len(report.parked), "failed or refused": len(report.failed)}
-    )
+    unnamed = Counter(report.unnamed)
+    failed = len(report.failed) + unnamed.pop("failed", 0)
+    counts = Counter(report.finished.values()) + unnamed
+    counts += Counter({"parked": len(report.parked), "failed or refused": failed})
     return ", ".join(f"{count} {what}" for what, count in counts.items()) or "Nothing was finished."
 
 

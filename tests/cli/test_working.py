@@ -88,6 +88,16 @@ def test_what_is_enqueued_is_finished_by_a_worker(program: Program, store_path: 
     assert worked.exit_code == 0
 
 
+def test_the_summary_counts_the_runs_that_are_not_named_any_more(
+    program: Program, store_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentor.worker.MOST_NAMED", 1)
+    for run_id in ("a", "b", "c"):
+        program("enqueue", "app.py:agent", "How is London?", "--id", run_id, "--store", store_path)
+    worked = program("worker", "app.py:agent", "--until-idle", "--store", store_path)
+    assert worked.stderr.endswith("\n3 completed\n")
+
+
 def test_enqueue_as_json_names_the_run_it_made(program: Program, store_path: str) -> None:
     told = read_json(program("enqueue", "app.py:agent", "go", "--store", store_path, "--json"))
     assert told["agent"] == "Weather Agent"

@@ -126,8 +126,11 @@ class FileStore(Tailing):
     def list_runs(self) -> list[str]:
         """Run ids, newest last: by creation here, by last change for runs made elsewhere before the first look."""
         check_directory(self.directory)
+        known = set(self._ages)  # before the look, which may miss a run that is new
         with reading(self.directory):
             found = [(self._age(*each), each[0]) for each in last_changes(self.directory)]
+        for run_id in known.difference(run_id for _, run_id in found):
+            self._forget(run_id)
         return [run_id for _, run_id in sorted(found)]
 
     def integrity_check(self) -> list[str]:
@@ -342,10 +345,14 @@ class FileStore(Tailing):
             self._locks.forget(run_id)
             sync_directory(self.directory)
         finally:
-            self._ends.forget(run_id)
-            self._ages.pop(run_id, None)
+            self._forget(run_id)
             self._bell.ring(run_id)
         return lines
+
+    def _forget(self, run_id: str) -> None:
+        """A run that is gone, perhaps by somebody else's hand."""
+        self._ends.forget(run_id)
+        self._ages.pop(run_id, None)
 
     def _look_at(self, run_id: str) -> list[str]:
         with saving(self.path(run_id)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import weakref
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
@@ -83,7 +84,10 @@ class Stopper:
         return self._ends_at is not None and clock.now() >= self._ends_at
 
     def tell(self, stop: Stop | LetGo) -> bool:
-        """From any thread; whether that is still in time. Whoever lets go of what has ended always is."""
+        """From any thread; whether that is still in time. Whoever lets go of what has ended always is.
+
+        False as well if its event loop was closed over the run, which will never hear of anything.
+        """
 
         def wake() -> None:
             if not self._told.done():
@@ -93,7 +97,10 @@ class Stopper:
             if self._is_closed:
                 return isinstance(stop, LetGo)
             self._take(stop)
-        self._loop.call_soon_threadsafe(wake)
+        try:
+            self._loop.call_soon_threadsafe(wake)
+        except RuntimeError:  # it is closed
+            return False
         return True
 
     def _take(self, stop: Stop | LetGo) -> None:
@@ -129,8 +136,9 @@ class Stopper:
             with _lock:
                 if _live.get(key) is self:  # else somebody of this process has taken the run over
                     del _live[key]
-            for watch in watches:
-                watch.cancel()
+            if not self._loop.is_closed():  # else they have ended with it
+                for watch in watches:
+                    watch.cancel()
 
     async def _watch_time(self) -> Stop:
         if self._ends_at is None:
@@ -156,8 +164,10 @@ class Stopper:
 
 OVERDUE: Final = Stop("deadline", "Reached the deadline of the run.")
 
-_lock = threading.Lock()
-_live: dict[tuple[int, str], Stopper] = {}
+# Not a plain lock: while it is held, the collector may close a run whose loop is gone, and that asks for it.
+_lock = threading.RLock()
+# Weakly: a run that nobody goes on with does not live on here, nor does its loop.
+_live: weakref.WeakValueDictionary[tuple[int, str], Stopper] = weakref.WeakValueDictionary()
 
 
 def tell(store: object, run_id: str, stop: Stop | LetGo, which: str | None = None) -> bool:

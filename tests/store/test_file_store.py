@@ -25,6 +25,7 @@ from agentor.engine.store import FileStore, fork_run
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.errors import (
     LeaseHeldError,
+    LeaseLostError,
     LogCorruptError,
     RunExistsError,
     RunNotFoundError,
@@ -569,6 +570,71 @@ def test_a_question_is_not_lost_when_the_one_before_is_answered_at_that_moment(
     assert store.asked("run") == ["cancel"]
 
 
+def test_what_others_have_deleted_is_forgotten_at_the_next_look(store: FileStore) -> None:
+    store.append("other", said("1"))
+    other = FileStore(store.directory)
+    assert other.list_runs() == ["run", "other"]
+    other.load("run")
+    store.delete("run")
+    assert other.list_runs() == ["other"]
+    assert (set(other._ages), set(other._ends._known)) == ({"other"}, set())
+
+
+def unlink_lock(store: FileStore) -> None:
+    os.unlink(store.directory / ".locks" / "run.lock")
+
+
+def remove_locks(store: FileStore) -> None:
+    shutil.rmtree(store.directory / ".locks")
+
+
+def replace_locks(store: FileStore) -> None:
+    shutil.copytree(store.directory / ".locks", store.directory / "copy")
+    remove_locks(store)
+    os.rename(store.directory / "copy", store.directory / ".locks")
+
+
+TAKING_IT_AWAY = [unlink_lock, remove_locks, replace_locks]
+
+
+@pytest.mark.parametrize("take_away", TAKING_IT_AWAY)
+@pytest.mark.parametrize("is_taken", [True, False])
+@pytest.mark.parametrize("use", ["renew", "append"])
+def test_whoever_holds_a_run_is_told_that_its_lock_file_was_taken_away(
+    store: FileStore, take_away: Callable[[FileStore], None], is_taken: bool, use: str
+) -> None:
+    lease, other = store.acquire("run", "me", 30), FileStore(store.directory)
+    take_away(store)
+    theirs = other.acquire("run", "you", 30) if is_taken else None
+    with pytest.raises(LeaseLostError) as lost:
+        store.renew(lease) if use == "renew" else store.append_many("run", [said("4", 4)], lease)
+    assert lost.value.owner == ("you" if is_taken else None)
+    assert texts(store) == ["1", "2", "3"]
+    if theirs is not None:
+        other.append_many("run", [said("theirs", 4)], other.renew(theirs))
+    other.close()
+
+
+@pytest.mark.parametrize("take_away", TAKING_IT_AWAY)
+def test_whoever_asks_again_for_a_run_whose_lock_file_was_taken_away_gets_it_only_if_it_is_free(
+    store: FileStore, take_away: Callable[[FileStore], None]
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    lease, other = store.acquire("run", "me", 30), FileStore(store.directory)
+    take_away(store)
+    theirs = other.acquire("run", "you", 30)
+    for owner in ("me", "somebody else here"):
+        with pytest.raises(LeaseHeldError):
+            store.acquire("run", owner, 30)
+    other.release(theirs)
+    again = store.acquire("run", "me", 30)
+    assert again.term > lease.term
+    store.release(lease)  # which is nobody's by now
+    store.append_many("run", [said("mine")], store.renew(again))
+    store.release(again)
+    assert (locks(store), len(os.listdir("/proc/self/fd"))) == ([], before)
+
+
 def test_a_lock_file_of_somebody_else_is_left_to_him(store: FileStore) -> None:
     """Whoever removed ours by hand has let another take the run: his lock is not ours to take away."""
     lease = store.acquire("run", "me", 30)
@@ -705,6 +771,8 @@ def test_a_worker_is_told_that_the_directory_is_gone_and_not_that_another_has_it
     shutil.rmtree(store.directory)
     with pytest.raises(StoreError, match="the directory is gone"):
         store.append_many("run", [said("4", 4)], lease)
-    store.release(store.renew(lease))
+    with pytest.raises(StoreError, match="the directory is gone"):
+        store.renew(lease)
+    store.release(lease)
     store.close()
     assert not store.directory.exists()

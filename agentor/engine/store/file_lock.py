@@ -7,6 +7,9 @@ worker that hangs keeps the run until it is killed.
 Whoever lets a run go takes the lock file away, while the lock is still held: so nobody can have locked it meanwhile, and
 whoever waited for it finds that what is locked is no longer what lies at the path, and begins again. The terms of a run
 then start anew in the next process. That is safe, since a lease is good only in the store that holds its lock.
+
+Should somebody else take the file away (a cleaning of dot files, a restore), then the lock keeps nobody out any more, and the
+lease is lost: whoever holds it learns so by his next write or renewal.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from agentor.engine import clock
+from agentor.engine.store.file_errors import check_directory
 from agentor.engine.store.over_fork import new_lock
 from agentor.engine.store.owner import is_gone
 from agentor.engine.store.protocol import Holder, Lease
@@ -44,7 +48,7 @@ class FileLocks:
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         with self._lock:
-            if run_id in self._held and self._held[run_id][1].owner == owner:
+            if self._is_held(run_id) and self._held[run_id][1].owner == owner:
                 return self._renewed(run_id, ttl_s)
             descriptor = self._locked(run_id)
             try:
@@ -65,7 +69,7 @@ class FileLocks:
 
     def release(self, lease: Lease) -> None:
         with self._lock, contextlib.suppress(LeaseLostError):
-            self._check(lease)
+            self._check_current(lease)
             self._let_go(lease.run_id)
 
     def check(self, run_id: str, lease: Lease | None) -> None:
@@ -145,6 +149,23 @@ class FileLocks:
         return renewed
 
     def _check(self, lease: Lease) -> None:
+        self._check_current(lease)
+        if not self._is_held(lease.run_id):
+            holder = self.holder(lease.run_id)
+            by = None if holder is None or holder.owner == lease.owner else holder.owner
+            raise LeaseLostError(lease.run_id, by)
+
+    def _is_held(self, run_id: str) -> bool:
+        """Whether a run is ours, and the file that we have locked is still the one that others would lock."""
+        if run_id not in self._held:
+            return False
+        if is_at(self._held[run_id][0], self._path(run_id)):
+            return True
+        check_directory(self._directory.parent)
+        os.close(self._held.pop(run_id)[0])
+        return False
+
+    def _check_current(self, lease: Lease) -> None:
         held = self._held.get(lease.run_id)
         if held is None:
             raise LeaseLostError(lease.run_id)

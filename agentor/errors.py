@@ -87,9 +87,10 @@ class RunNotFoundError(StoreError, KeyError):
 class RunExistsError(StoreError, ValueError):
     """The id chosen for a new run or fork is taken. Nothing was written."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, what: str = "") -> None:
         self.run_id = run_id
-        super().__init__(f"run {run_id!r} already exists; choose another id")
+        told = f": {what}" if what else ""
+        super().__init__(f"run {run_id!r} already exists{told}; choose another id")
 
 
 class StoreClosedError(StoreError):

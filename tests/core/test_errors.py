@@ -24,6 +24,7 @@ def gone(*run_ids: str) -> Removed:
         (errors.LogCorruptError(None, None, "no text"), "log is damaged: no text."),
         (errors.RunNotFoundError("r"), "no run 'r' in this store; `agentor runs`"),
         (errors.RunExistsError("r"), "run 'r' already exists; choose another id"),
+        (errors.RunExistsError("r", "a copy"), "run 'r' already exists: a copy; choose another id"),
         (errors.LeaseHeldError("r", "7@host/x", 1.0), "another worker has run 'r' (7@host)"),
         (errors.LeaseHeldError("r", None, None), "another worker has run 'r' (unknown)"),
         (errors.LeaseLostError("r"), "the lease on run 'r' was lost. This worker has stopped"),

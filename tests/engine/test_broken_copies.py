@@ -147,6 +147,36 @@ def test_only_the_same_fork_finishes_a_copy() -> None:
     assert till.agent.resume("f").status == "completed"
 
 
+def made_anew(store: Dying) -> None:
+    del store.runs["p"]
+    cut(store, LENGTH)
+
+
+def restored_from_before(store: Dying) -> None:
+    del store.runs["p"][LENGTH - 1 :]
+
+
+@pytest.mark.parametrize("copied", range(1, LENGTH + 1))
+@pytest.mark.parametrize("changed", [made_anew, restored_from_before])
+def test_a_copy_is_not_finished_with_the_events_of_another_run_or_of_less_than_it_was_to_hold(
+    copied: int, changed: Callable[[Dying], None]
+) -> None:
+    till, store = broken(copied)
+    changed(store)
+    before = store.load("f")
+    said = rf"'f' already exists: .* {copied} of 5 events of a run 'p' that has been deleted since"
+    for forking in (lambda: fork_run(store, "p", "f"), lambda: till.agent.fork("p", fork_id="f")):
+        with pytest.raises(RunExistsError, match=said):
+            forking()
+    assert store.load("f") == before
+    assert not till.starts
+    del store.runs["f"]
+    fork_run(store, "p", "f")
+    assert [e.to_dict() for e in store.load("p")] == [
+        e.to_dict() for e in till.agent.result("f").events[:-1]
+    ]
+
+
 async def test_a_worker_leaves_a_broken_copy_alone_and_says_why() -> None:
     till, store = broken(3)
     report = await till.agent.awork(until_idle=True, max_attempts=2, backoff_s=0.0, poll_s=0.0)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from agentor.engine.events import APPROVAL, COPY, FORK, Event, without_repeats
 from agentor.engine.replay import replay
+from agentor.engine.store.numbering import numbered
 from agentor.engine.store.protocol import Store
-from agentor.errors import LogCorruptError
+from agentor.errors import LogCorruptError, RunExistsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,13 @@ class Copy:
             f"it is a copy of run {self.parent!r} that was broken off after {done} of {self.events} events, and no run yet; "
             f"fork({self.parent!r}, fork_id={self.run_id!r}) finishes it, with the input "
             "that it was made for if there was one"
+        )
+
+    def orphaned(self, done: int) -> str:
+        """Why nobody can finish it any more, in words."""
+        return (
+            f"it is a copy that was broken off after {done} of {self.events} events of a run {self.parent!r} that has been "
+            "deleted since, or has lost some of them; nobody can finish it, and it may be deleted"
         )
 
 
@@ -62,11 +70,14 @@ def copy_events(store: Store, copy: Copy, source: Sequence[Event], is_asked: boo
     """Append what the copy still lacks of its parent's events, but for the `fork` event that makes it whole.
 
     `source` is the parent's log, numbered without gaps or repeats. `is_asked`: the fork is going to be given an input.
+    `RunExistsError` if what is there was copied from another run, which had the parent's id before.
     """
-    done = len(without_repeats(store.load(copy.run_id)))
+    there = unmarked(numbered(copy.run_id, without_repeats(store.load(copy.run_id))))
     copied = unmarked(source[: copy.events])  # the mark of a parent says nothing of its copy
-    marks = done == 0 and (is_asked or _may_be_made_twice(copied))
-    for event in copied[done:]:
+    if there != copied[: len(there)] or len(copied) < copy.events:
+        raise RunExistsError(copy.run_id, copy.orphaned(len(there)))
+    marks = not there and (is_asked or _may_be_made_twice(copied))
+    for event in copied[len(there) :]:
         store.append(copy.run_id, copy.mark(event) if marks and event.seq == 1 else event)
 
 

@@ -107,6 +107,85 @@ def test_what_cannot_be_brought_to_the_disk_is_not_shown(
     assert not isinstance(caught.value, LogCorruptError)
 
 
+class PageCache:
+    """What would be left of a file after a power cut: bytes that a sync found dirty. A failed sync makes them clean."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, fails: int) -> None:
+        self.path = path
+        self.durable = path.read_bytes()[
+            : -len(LAST)
+        ]  # its writer died before the sync of the last line
+        self.dirty: dict[int, int] = dict(enumerate(LAST, len(self.durable)))
+        self.fails = fails
+        pwrite, fsync = os.pwrite, os.fsync
+
+        def noted(descriptor: int, content: bytes, offset: int) -> int:
+            written = pwrite(descriptor, content, offset)
+            if self.is_ours(descriptor):
+                self.dirty |= dict(enumerate(content[:written], offset))
+            return written
+
+        def synced(descriptor: int) -> None:
+            if self.is_ours(descriptor):
+                self.sync()
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "pwrite", noted)
+        monkeypatch.setattr(os, "fsync", synced)
+
+    def is_ours(self, descriptor: int) -> bool:
+        return os.path.samestat(os.fstat(descriptor), os.stat(self.path))
+
+    def sync(self) -> None:
+        dirty, self.dirty = self.dirty, {}
+        if self.fails:
+            self.fails -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        content = bytearray(self.durable.ljust(max(dirty, default=-1) + 1, b"\0"))
+        for at, byte in dirty.items():
+            content[at] = byte
+        self.durable = bytes(content)
+
+
+LAST = said("4", 4).to_json().encode() + b"\n"
+
+
+@pytest.mark.parametrize("fails", [0, 1, 3])
+@pytest.mark.parametrize("show", [load, tail, fork])
+def test_what_a_failed_sync_made_clean_is_brought_to_the_disk_by_the_next_whoevers_it_is(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, show: Show, fails: int
+) -> None:
+    died_before_its_sync(store)
+    path = store.path("run")
+    changed_at = path.stat().st_mtime_ns
+    cache = PageCache(path, monkeypatch, fails)
+    for _ in range(fails):
+        with pytest.raises(StoreError, match="could not be brought to the disk"):
+            show(FileStore(store.directory))
+    assert path.stat().st_mtime_ns == changed_at
+    show(other := FileStore(store.directory))
+    assert cache.durable == path.read_bytes()
+    other.append("run", said("5", 5))
+    assert cache.durable == path.read_bytes()
+
+
+def test_a_file_that_may_only_be_read_is_not_written_again(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = died_before_its_sync(store)
+    opened = os.open
+
+    def only_read(path: Any, flags: int, *mode: int) -> int:
+        if flags & os.O_WRONLY:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", only_read)
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(StoreError, match="could not be brought to the disk"):
+        other.load("run")
+
+
 def failing(reason: int) -> Callable[..., Any]:
     def fail(*_: Any) -> None:
         raise OSError(reason, os.strerror(reason))

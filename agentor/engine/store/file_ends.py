@@ -7,6 +7,7 @@ if all that can be seen of it at no cost is the same: a run that was deleted and
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from agentor.engine.store.file_opening import sync_directory
+from agentor.engine.store.file_reading import SUFFIX
 from agentor.engine.store.jsonl import JsonlLog
 from agentor.errors import StoreError
 
@@ -67,10 +69,25 @@ class Ends:
         except OSError as error:
             if error.errno in _READ_ONLY:
                 return
+            self._write_again(run_id, descriptor)
             raise StoreError(
                 f"run {run_id!r} in {self._directory}: {error.strerror or error}. What another process wrote there could not be "
                 "brought to the disk, so it is not shown and nothing is added to it; look at the disk, and try again."
             ) from error
+
+    def _write_again(self, run_id: str, descriptor: int) -> None:
+        """Put the same bytes in their place once more. After a failed sync the system takes for clean what it could not
+        write, so that without this the next sync, whoever's it is, would succeed and bring nothing to the disk."""
+        with contextlib.suppress(OSError):  # we may only read it
+            path = self._directory / f"{run_id}{SUFFIX}"
+            writable = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                before = os.fstat(descriptor)
+                if _inode(os.fstat(writable)) == _inode(before):
+                    _put_back(writable, os.pread(descriptor, before.st_size, 0))
+                    os.utime(writable, ns=(before.st_atime_ns, before.st_mtime_ns))
+            finally:
+                os.close(writable)
 
     def keep(self, run_id: str, descriptor: int, end: End, size: int) -> None:
         """Remember the end of a locked file that is on the disk, if it still has the size up to which that was done."""
@@ -82,6 +99,12 @@ class Ends:
 
     def forget(self, run_id: str) -> None:
         self._known.pop(run_id, None)
+
+
+def _put_back(descriptor: int, content: bytes) -> None:
+    written = 0
+    while written < len(content):
+        written += os.pwrite(descriptor, content[written:], written)
 
 
 def _seen(descriptor: int) -> _Seen | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentor.engine.events import Event
 from agentor.engine.lease import Keeper
-from agentor.engine.recorder import uninterrupted
+from agentor.engine.recorder import ended
 from agentor.engine.request import Call
 from agentor.engine.runner import Runner
 from agentor.errors import AgentorError
@@ -47,7 +47,7 @@ async def drive(runner: Runner, keeper: Keeper, stopper: Stopper, opening: Seque
     finally:
         runner.halt()
         stopper.close()
-        await uninterrupted(_leave({work, watch, told}, runner, keeper))
+        await _leave({work, watch, told}, runner, keeper)
     if not work.cancelled():
         work.result()
     elif keeper.lost is not None:
@@ -69,12 +69,14 @@ async def _leave(tasks: set[asyncio.Task[Any]], runner: Runner, keeper: Keeper) 
     """See all of it end, whoever else loses patience meanwhile, and let the run go when nothing of it goes on."""
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks)
+    cancelled = await ended(tasks)
     if running := runner.left_running():
         logger.warning("run %s: held until it ends: %s", runner.run_id, _named(running))
         keeper.hold_for([thread for _, thread in running])
     else:
         await keeper.release()
+    if cancelled is not None:
+        raise cancelled
 
 
 async def _stop(runner: Runner, keeper: Keeper, stop: Stop | LetGo) -> None:

@@ -6,7 +6,6 @@ the loop. What differs is only how they come by the two.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -83,8 +82,8 @@ class Launch:
             await self._check_free(check_run_id(run_id))
         keeper = Keeper(self.store, run_id or new_run_id())
         runner = self._runner(keeper)
-        await self._acquire_fresh(keeper)
         start = self._run_start(self._with_instructions(messages))
+        await self._acquire_fresh(keeper)
         return await self._finish(runner, keeper, [start])
 
     async def resume(self, run_id: str, wait_s: float = 0.0) -> RunResult:
@@ -353,8 +352,13 @@ class Launch:
         if self.spec.durability == "strict":
             await keeper.acquire()
             return
-        with contextlib.suppress(StoreError):
+        try:
             await keeper.ensure()
+        except StoreError:
+            pass  # it is asked for again with the first write
+        except BaseException:
+            await keeper.release()
+            raise
 
     async def _acquire_unborn(self, keeper: Keeper) -> None:
         """Take the id of a fork before the fork is there: nobody else can begin with it."""

@@ -12,6 +12,7 @@ from agentor.engine import events as ev
 from agentor.engine import strict_json
 from agentor.engine.events import Event
 from agentor.engine.outbox import Audience, Outbox
+from agentor.engine.recorder import ended
 
 ITEM: Final = "run_item_stream_event"
 
@@ -106,6 +107,8 @@ async def live(run: Callable[[Audience], Coroutine[Any, Any, Any]]) -> AsyncGene
     finally:
         if not task.done():
             task.cancel()
-            await asyncio.wait({task})
+        cancelled = await ended({task})
         if not task.cancelled():
             task.exception()  # seen, also when nobody reads on to the end
+        if cancelled is not None:
+            raise cancelled

@@ -83,6 +83,7 @@ class Processes:
         with self._server() as server:
             answer = _asked(server, order.to_json())
             if not answer:
+                self._check()
                 raise CrashtestFailedError("the program that starts the processes has ended")
         told = strict_json.loads(answer)
         ended = Ended(told["exit"], told["timed_out"], Outcome.read(order.outcome))
@@ -94,6 +95,7 @@ class Processes:
         try:
             if server is None:
                 server = self._start()
+            self._check()
             yield server
         except BaseException:
             # Its answer may still come, and would be taken for that to the next order.
@@ -112,11 +114,17 @@ class Processes:
 
     def _start(self) -> subprocess.Popen[str]:
         with self._lock:  # so that none begins while they are ended
-            if self._ended:
-                raise CrashtestFailedError("the processes of this crash test have been ended")
+            self._check()
             server = _started()
             self._servers.append(server)
         return server
+
+    def _check(self) -> None:
+        if self._ended:
+            raise CrashtestFailedError(
+                "the processes of this crash test have been ended: run it inside the `with` block of its Processes, or "
+                "without processes="
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -157,10 +165,15 @@ def _was_killed(ended: Ended, order: Order) -> bool:
 def _asked(server: subprocess.Popen[str], line: str) -> str:
     assert server.stdin is not None
     assert server.stdout is not None
-    with contextlib.suppress(BrokenPipeError):  # then there is no answer either
-        server.stdin.write(f"{line}\n")
-        server.stdin.flush()
-    return server.stdout.readline()
+    try:
+        with contextlib.suppress(BrokenPipeError):  # then there is no answer either
+            server.stdin.write(f"{line}\n")
+            server.stdin.flush()
+        return server.stdout.readline()
+    except ValueError:
+        if server.stdin.closed:  # by whoever has ended it meanwhile
+            return ""
+        raise
 
 
 def _started() -> subprocess.Popen[str]:

@@ -43,12 +43,18 @@ from agentor.engine.request import Call
 from agentor.engine.result_text import cut, error_text, result_text
 from agentor.engine.staged import Staged
 from agentor.engine.store.transacting import Transaction
-from agentor.engine.tools import RunContext, Tool, ToolOutcome, perform
+from agentor.engine.tools import (
+    CancelledWithOutcomeError,
+    RunContext,
+    Tool,
+    ToolOutcome,
+    perform,
+)
 
 logger = logging.getLogger("agentor")
 
 NOT_KNOWN: Final = (
-    "Error: the outcome of this call is not known. It was started, and the process died before a result was "
+    "Error: the outcome of this call is not known. It was started, and the work was broken off before a result was "
     "recorded: it may or may not have taken effect. It was not started again."
 )
 NOT_KNOWN_HERE: Final = (
@@ -285,7 +291,10 @@ class Calling:
     # Running ------------------------------------------------------------------------------------------------------
 
     async def perform(self, batch: Batch, call: Call) -> ToolOutcome | Parked:
-        """Run a call that is claimed. One in doubt is run only if its tool says that this is safe."""
+        """Run a call that is claimed. One in doubt is run only if its tool says that this is safe.
+
+        `CancelledWithOutcomeError`: we are cancelled, and what came of the call is known.
+        """
         tool = self._tools[call.name]
         if self._may_not_start(batch, call):
             started_at = clock.now()
@@ -327,7 +336,15 @@ class Calling:
         self._check()
         tool = self._tools[call.name]
         began = partial(self._threads.__setitem__, (batch.seq, call.position))
-        outcome = await perform(tool, batch.args_of(call), context, timeout_s, began)
+        try:
+            outcome = await perform(tool, batch.args_of(call), context, timeout_s, began)
+        except CancelledWithOutcomeError as cancelled:
+            cancelled.outcome = self._told(batch, call, cancelled.outcome)
+            raise
+        return self._told(batch, call, outcome)
+
+    def _told(self, batch: Batch, call: Call, outcome: ToolOutcome) -> ToolOutcome:
+        """The outcome as it is told to the model, now that the tool has ended or is given up."""
         if outcome.error is None:  # else it may be a timeout, and the thread goes on
             self._threads.pop((batch.seq, call.position), None)
         if call.position not in batch.edited:

@@ -1,6 +1,6 @@
 """What a tool says of its effect on the world, and what is known of a call that may have happened.
 
-A call that was started and has no result is *in doubt*: the process died somewhere between the two. Only the tool can
+A call that was started and has no result is *in doubt*: the work was broken off somewhere between the two. Only the tool can
 know what a second start would do, so it says so when it is declared:
 
     not given, "read"   harmless to ask again       a half-finished batch is rewound

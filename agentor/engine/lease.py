@@ -136,13 +136,28 @@ class Keeper:
             return
         lease, self.lease, self._released = self.lease, None, True
         try:
-            await uninterrupted(off_loop(self._store, self._store.release, lease))
+            await self._let_go(self._store, lease)
         except Exception as error:
             logger.warning(
                 "run %s: the release of its lease failed (%s); if it is still held, it expires by itself",
                 self.run_id,
                 error,
             )
+
+    async def _let_go(self, store: Leases, lease: Lease) -> None:
+        has_begun = False
+
+        async def let_go() -> None:
+            nonlocal has_begun
+            has_begun = True
+            await off_loop(store, store.release, lease)
+
+        try:
+            await uninterrupted(let_go())
+        except asyncio.CancelledError:
+            if not has_begun:  # the loop is torn down, and with it whoever was to do it
+                hold(store, lease, ())
+            raise
 
     async def _give_back(self, store: Leases) -> None:
         """One attempt to release what an `acquire` that failed may have been granted. It is waited for a little, and

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from agentor.engine.committed import committed
@@ -187,6 +187,20 @@ async def off_loop(store: Any, call: Callable[..., _Result], *args: Any) -> _Res
     if getattr(store, "blocking", True):
         return await in_thread(lambda: call(*args), "store")
     return call(*args)
+
+
+async def ended(tasks: Collection[asyncio.Task[Any]]) -> asyncio.CancelledError | None:
+    """Wait until all of the tasks have ended, also if cancelled meanwhile; that cancellation, for the caller to raise.
+
+    No task of its own waits here, since a loop that is torn down cancels every task, and that one too.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while left := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    return cancelled
 
 
 async def uninterrupted(work: Awaitable[_Result]) -> _Result:

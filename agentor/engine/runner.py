@@ -34,7 +34,7 @@ from agentor.engine.ending import closing, stopped
 from agentor.engine.events import Event
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
-from agentor.engine.recorder import Durability, Recorder
+from agentor.engine.recorder import Durability, Recorder, ended
 from agentor.engine.redact import hide_in_error
 from agentor.engine.replay import RunState
 from agentor.engine.request import Call
@@ -42,9 +42,17 @@ from agentor.engine.responses import Model
 from agentor.engine.result_text import error_text
 from agentor.engine.staged import Staged
 from agentor.engine.store.protocol import Store
-from agentor.engine.tools import Tool, ToolOutcome
+from agentor.engine.store.transacting import Transaction
+from agentor.engine.tools import CancelledWithOutcomeError, Tool, ToolOutcome
 from agentor.engine.transact import LIMIT_S, transact
-from agentor.errors import AgentorError, LeaseError, ModelError, OutputMismatchError, StoreError
+from agentor.errors import (
+    AgentorError,
+    LeaseError,
+    ModelError,
+    OutputMismatchError,
+    StatementError,
+    StoreError,
+)
 
 logger = logging.getLogger("agentor")
 
@@ -206,13 +214,21 @@ class Runner:
         arrived: deque[tuple[Call, ToolOutcome | Parked]] = deque()
 
         async def run(call: Call) -> None:
-            arrived.append((call, await self._calling.perform(claimed, call)))
+            try:
+                arrived.append((call, await self._calling.perform(claimed, call)))
+            except CancelledWithOutcomeError as cancelled:
+                arrived.append((call, cancelled.outcome))
+                raise
 
         groups = self._transactions(claimed, ready)
         plain = [call for call in ready if not any(call in group for group in groups)]
         running = [run(call) for call in plain]
         running += [self._transact(claimed, group) for group in groups]
-        await self._record_as_they_arrive(running, arrived)
+        try:
+            await self._record_as_they_arrive(running, arrived)
+        except (Exception, asyncio.CancelledError):
+            await self._record_left(arrived)
+            raise
 
     def _transactions(self, batch: Batch, ready: Sequence[Call]) -> list[list[Call]]:
         """The transactional calls, those together that are one commit."""
@@ -226,13 +242,14 @@ class Runner:
                 return  # the failure is about to end the run
             self._check()
             try:
-                staged = await transact(
-                    self._calling, self._recorder, self.state, batch, calls, self._adopt
+                await transact(
+                    *(self._calling, self._recorder, self.state, batch, calls),
+                    commit=self._commit,
+                    record=self._record_results,
                 )
             except Exception:
                 self._is_broken = True
                 raise
-            await self._show(staged)
 
     def _check_claimed(self, calls: Sequence[Call]) -> None:
         """A tool with a declared effect starts only if a crash would find its claim: best effort is not enough."""
@@ -253,11 +270,11 @@ class Runner:
             await calls[0]
             await self._record_arrived(arrived)
             return
-        ended: deque[asyncio.Task[None]] = deque()
+        over: deque[asyncio.Task[None]] = deque()
         signal = asyncio.Event()
 
         def end(task: asyncio.Task[None]) -> None:
-            ended.append(task)
+            over.append(task)
             signal.set()
 
         running = self._running = {asyncio.create_task(call) for call in calls}
@@ -267,17 +284,18 @@ class Runner:
             while running:
                 await signal.wait()
                 signal.clear()
-                while ended:
-                    running.discard(task := ended.popleft())
+                while over:
+                    running.discard(task := over.popleft())
                     task.result()
                 await self._record_arrived(arrived)
         finally:
             for task in running:
                 task.cancel()
-            if running:
-                await asyncio.wait(running)
+            cancelled = await ended(running)
             for task in running:  # the first failure is told; another one is only seen
                 task.cancelled() or task.exception()
+            if cancelled is not None:
+                raise cancelled
 
     async def _record_arrived(self, arrived: deque[tuple[Call, ToolOutcome | Parked]]) -> None:
         async with self._recording:
@@ -286,7 +304,21 @@ class Runner:
             staged = Staged(self.state)
             while arrived:
                 self._calling.add_outcome(staged, *arrived.popleft())
-            await self._record(staged)
+            await self._record_results(staged)
+
+    async def _record_left(self, arrived: deque[tuple[Call, ToolOutcome | Parked]]) -> None:
+        """Record what has ended before the run does: that it is over is no doubt about what was done."""
+        if not arrived:
+            return
+        try:
+            self._keeper.check()
+            await self._record_arrived(arrived)
+        except Exception as error:  # what ends the run is what is to be told
+            logger.warning(
+                "run %s: results that came while it was stopped are not recorded (%s)",
+                self.run_id,
+                error,
+            )
 
     # Recording ----------------------------------------------------------------------------------------------------
 
@@ -304,6 +336,26 @@ class Runner:
             await self._show(staged)
         if cancelled is not None:
             raise cancelled
+
+    async def _record_results(self, staged: Staged) -> None:
+        try:
+            await self._record(staged)
+        except AgentorError:
+            self._is_broken = True
+            self._adopt(staged)  # it waits to be saved, and what ends the run follows it
+            raise
+
+    async def _commit(self, transaction: Transaction, staged: Staged) -> None:
+        """The same for what is one commit with what a transaction wrote."""
+        try:
+            await self._recorder.commit(transaction, staged.events)
+        except StatementError:
+            raise
+        except Exception:
+            self._is_broken = True
+            raise
+        self._adopt(staged)
+        await self._show(staged)
 
     def _adopt(self, staged: Staged) -> None:
         self.state = staged.state

@@ -1,7 +1,8 @@
 """Perform one tool call and never be harmed by it.
 
 The tool runs in a task of its own, a sync tool in a thread of its own. So whatever it raises, also its own
-CancelledError or SystemExit, is its own; and a CancelledError seen here can only be meant for us.
+CancelledError or SystemExit, is its own; and a CancelledError seen here can only be meant for us. What the tool has
+given by then is not lost: it goes along with the cancellation.
 """
 
 from __future__ import annotations
@@ -43,14 +44,25 @@ class ToolOutcome:
     ended_at: float
 
 
+class CancelledWithOutcomeError(asyncio.CancelledError):
+    """The caller of a tool was cancelled, and the call has an outcome all the same."""
+
+    def __init__(self, cancelled: asyncio.CancelledError, outcome: ToolOutcome) -> None:
+        super().__init__(*cancelled.args)
+        self.outcome = outcome
+
+
 async def perform(
     tool: Tool,
     args: Any,
     context: RunContext,
     timeout_s: float | None = None,
-    on_thread: OnThread | None = None,
+    on_thread: OnThread = lambda _: None,
 ) -> ToolOutcome:
     """Call the tool and tell how it went. Only a cancellation of the caller's own task is raised.
+
+    It is a `CancelledWithOutcomeError` if the tool returns all the same, or had exceeded its timeout before. What the tool
+    raises once it is being stopped is no outcome: it may be the stopping's doing.
 
     `timeout_s` is for a tool that has none of its own. A tool past its timeout, or whose caller is cancelled, is
     cancelled and has GRACE_S to clean up. A thread cannot be cancelled: a sync tool is left to itself, unheard.
@@ -62,18 +74,28 @@ async def perform(
     finally:
         ON_THREAD.reset(token)
     limit_s = timeout_s if tool.timeout_s is None else tool.timeout_s
+    is_late, cancelled = False, None
     try:
-        in_time = await attempt.ends_within(limit_s)
-    except asyncio.CancelledError:
-        await attempt.stop(tool.name)
-        raise
-    if not in_time:
-        await attempt.stop(tool.name)
+        is_late = not await attempt.ends_within(limit_s)
+    except asyncio.CancelledError as error:
+        cancelled = error
+    if is_late or cancelled is not None:
+        cancelled = await attempt.stop(tool.name) or cancelled
+    if cancelled is None:
+        return _outcome(tool, attempt, limit_s if is_late else None)
+    if is_late or attempt.text is not None:
+        outcome = _outcome(tool, attempt, limit_s)
+        raise CancelledWithOutcomeError(cancelled, outcome) from cancelled
+    raise cancelled
+
+
+def _outcome(tool: Tool, attempt: _Attempt, exceeded_s: float | None) -> ToolOutcome:
+    """How a call went that has ended, or that has exceeded its limit."""
     if (
         attempt.text is not None
     ):  # also one that came while it was being stopped: what was done is done
         return ToolOutcome(attempt.text, None, attempt.started_at, clock.now())
-    if in_time:
+    if exceeded_s is None:
         error = "CancelledError" if attempt.error is None else error_text(attempt.error)
         _logger.info("tool %s failed: %s", tool.name, error, exc_info=attempt.error)
     else:
@@ -81,7 +103,7 @@ async def perform(
         known = (
             "what it wrote was rolled back" if is_undone else "whether it took effect is not known"
         )
-        error = f"TimeoutError: no result within {limit_s:g} s; {known}"
+        error = f"TimeoutError: no result within {exceeded_s:g} s; {known}"
     return ToolOutcome(f"Error: {error}", error, attempt.started_at, clock.now())
 
 
@@ -116,8 +138,8 @@ class _Attempt:
         await self._ended  # told by its last step, which is sooner than a callback
         return True
 
-    async def stop(self, name: str) -> None:
-        """Cancel the tool and see it end, or abandon it. A cancellation that arrives meanwhile is raised after."""
+    async def stop(self, name: str) -> asyncio.CancelledError | None:
+        """Cancel the tool and see it end, or abandon it; the cancellation of the caller that came meanwhile."""
         self.task.cancel()
         deadline = clock.monotonic() + GRACE_S
         cancelled: asyncio.CancelledError | None = None
@@ -128,8 +150,7 @@ class _Attempt:
                 cancelled = error
         if not self.task.done():
             self._abandon(name)
-        if cancelled is not None:
-            raise cancelled
+        return cancelled
 
     def _abandon(self, name: str) -> None:
         """Close the coroutine under the task, so that a tool which ignores cancellation holds up no exit."""

@@ -6,6 +6,7 @@ A function's signature, hints and docstring say all that a model needs to know; 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import dataclasses
@@ -27,7 +28,12 @@ from agentor.engine.docstrings import read_docstring
 from agentor.engine.effects import Effect, OnDoubt, check_effect, check_transactional
 from agentor.engine.result_text import RESULT_LIMIT, error_text, result_text
 from agentor.engine.run_context import RunContext
-from agentor.engine.tool_perform import ON_THREAD, ToolOutcome, perform
+from agentor.engine.tool_perform import (
+    ON_THREAD,
+    CancelledWithOutcomeError,
+    ToolOutcome,
+    perform,
+)
 from agentor.engine.tool_schema import ToolSchema
 from agentor.engine.tool_signature import (
     is_method_of_a_class,
@@ -126,8 +132,7 @@ class Tool:
         if self._is_async:
             value = await self.invoke(**keywords)
         else:
-            name = f"tool-{self.name}"
-            value = await in_thread(lambda: self._answer(keywords), name, ON_THREAD.get())
+            value = await self._call_in_thread(keywords)
         if type(value) is str:  # most of them, and nothing to wait for
             return self._tell(value)
         if inspect.isawaitable(value):  # of a function that is not async itself
@@ -140,12 +145,26 @@ class Tool:
     def _is_async(self) -> bool:
         return _is_async(self.invoke)
 
-    def _answer(self, keywords: dict[str, Any]) -> Any:
-        """On the tool's thread: its result in words, or what the loop has to await first."""
+    async def _call_in_thread(self, keywords: dict[str, Any]) -> Any:
+        told: list[_Told] = []
+        on_thread = ON_THREAD.get()
+        try:
+            return await in_thread(
+                lambda: self._answer(keywords, told), f"tool-{self.name}", on_thread
+            )
+        except asyncio.CancelledError:
+            # The thread has ended, and the loop was about to hear of it. `perform` sees to the cancellation.
+            if told and on_thread is not None:
+                return told[0]
+            raise
+
+    def _answer(self, keywords: dict[str, Any], told: list[_Told]) -> Any:
+        """On the tool's thread: its result in words, also put into `told`, or what the loop has to await first."""
         value = self.invoke(**keywords)
         if inspect.isawaitable(value) or isinstance(value, AsyncGenerator):
             return value
-        return _Told(self._tell(value))
+        told.append(_Told(self._tell(value)))
+        return told[0]
 
     def _tell(self, value: Any) -> str:
         if isinstance(value, _LAZY):
@@ -377,6 +396,7 @@ def check_tools(things: Iterable[Any]) -> dict[str, Tool]:
 
 
 __all__ = [
+    "CancelledWithOutcomeError",
     "InvalidArgumentsError",
     "RunContext",
     "Tool",

@@ -7,9 +7,8 @@ failure is recorded. So a transactional call without a result did not happen.
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from agentor.engine import clock
@@ -36,9 +35,11 @@ async def transact(
     state: RunState,
     batch: Batch,
     calls: Sequence[Call],
-    adopt: Callable[[Staged], None],
-) -> Staged:
-    """Run the calls one after another in one transaction; what was recorded of them, already adopted.
+    commit: Callable[[Transaction, Staged], Awaitable[None]],
+    record: Callable[[Staged], Awaitable[None]],
+) -> None:
+    """Run the calls one after another in one transaction, and have what came of them written: by `commit` with what
+    they wrote, or by `record` if that was rolled back.
 
     `StoreError`: it could not be begun, or its commit failed; then the log says whether all of it happened or nothing.
     `LeaseError`.
@@ -47,14 +48,8 @@ async def transact(
     try:
         outcomes = await _perform(calling, transaction, batch, calls)
         if all(outcome.error is None for _, outcome in outcomes):
-            staged = _staged(calling, state, outcomes)
-
-            async def commit() -> None:
-                await recorder.commit(transaction, staged.events)
-                adopt(staged)
-
-            await uninterrupted(commit())
-            return staged
+            await uninterrupted(commit(transaction, _staged(calling, state, outcomes)))
+            return
     except (
         StatementError
     ) as error:  # it is over: by time, by its own doing, or it cannot be committed
@@ -63,14 +58,7 @@ async def transact(
         outcomes = _all_failed(calls, calls[-1], ToolOutcome(f"Error: {told}", told, now, now))
     finally:
         transaction.abort()
-    staged = _staged(calling, state, outcomes)
-    try:
-        await recorder.save(staged.events)
-    except asyncio.CancelledError:
-        adopt(staged)  # the write went on to its end
-        raise
-    adopt(staged)
-    return staged
+    await record(_staged(calling, state, outcomes))
 
 
 async def _perform(

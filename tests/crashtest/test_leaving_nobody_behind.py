@@ -97,9 +97,30 @@ def test_what_a_tool_leaves_behind_ends_with_its_process(
     assert not any(lives(int(pid)) for pids in left for pid in pids.split())
 
 
-def test_processes_that_have_been_ended_start_no_other() -> None:
+@pytest.mark.parametrize("used", [False, True])
+def test_processes_that_have_been_ended_do_and_start_nothing_more(used: bool) -> None:
     ended = Processes(1)
     with ended:
-        pass
-    with pytest.raises(CrashtestFailedError, match="have been ended"):
-        crashtest(f"{SHOPS}:chatting", "Hi.", processes=ended)
+        if used:
+            crashtest(f"{SHOPS}:chatting", "Hi.", processes=ended)
+    for _ in range(2):
+        with pytest.raises(CrashtestFailedError, match="have been ended: run it inside"):
+            crashtest(f"{SHOPS}:chatting", "Hi.", processes=ended)
+
+
+def test_processes_that_are_ended_in_the_middle_of_a_crash_test_say_so(tmp_path: Path) -> None:
+    shared, told = Processes(1), list[BaseException]()
+
+    def ask() -> None:
+        try:
+            crashtest(f"{SHOPS}:waiting", "Wait.", processes=shared, keep=tmp_path)
+        except BaseException as error:
+            told.append(error)
+
+    asking = threading.Thread(target=ask)
+    with shared:
+        asking.start()
+        wait_until(lambda: bool(list(tmp_path.glob("**/scratch/pids"))))
+    asking.join(60)
+    assert [type(error) for error in told] == [CrashtestFailedError]
+    assert "have been ended" in str(told[0])

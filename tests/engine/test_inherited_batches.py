@@ -75,7 +75,7 @@ def test_a_fork_of_a_generation_whose_calls_are_not_claimed_yet_leaves_them_to_i
     told = [e for e in fork.events if e.type == "tool_result"]
     assert [e.error for e in told] == ["outcome unknown"] * 2
     assert "not started here" in str(told[0].result)
-    assert "was started, and the process died" not in str(told[0].result)
+    assert "was started, and the work was broken off" not in str(told[0].result)
 
 
 def test_the_model_is_told_apart_what_was_started_and_what_may_be_started_elsewhere() -> None:
@@ -84,7 +84,7 @@ def test_the_model_is_told_apart_what_was_started_and_what_may_be_started_elsewh
     plan = till.agent.plan("f")
     assert (plan.in_doubt, plan.to_run, plan.ask_model) == (("call_1", "call_2"), (), True)
     told = [e.result for e in till.agent.resume("f").events if e.type == "tool_result"]
-    assert ["the process died" in str(text) for text in told] == [True, False]
+    assert ["the work was broken off" in str(text) for text in told] == [True, False]
 
 
 def test_an_unclaimed_call_that_the_parent_made_meanwhile_is_found_out() -> None:

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 from standing_clock import StandingClock, settled
 
-from agentor.engine.tool_perform import GRACE_S
+from agentor.engine.tool_perform import GRACE_S, CancelledWithOutcomeError
 from agentor.engine.tools import RunContext, Tool, ToolOutcome, function_tool, perform
 
 CONTEXT = RunContext()
@@ -388,7 +388,7 @@ def test_a_cancelled_caller_waits_for_the_tool_to_clean_up() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("ending", ["returns", "raises", "is cancelled", "exits"])
+@pytest.mark.parametrize("ending", ["raises", "is cancelled", "exits"])
 def test_outer_cancellation_wins_whatever_the_tool_makes_of_it(ending: str) -> None:
     async def tool() -> str:
         try:
@@ -403,9 +403,103 @@ def test_outer_cancellation_wins_whatever_the_tool_makes_of_it(ending: str) -> N
                     raise
         return "done"
 
+    assert isinstance(asyncio.run(cancelled_in(tool)), asyncio.CancelledError)
+
+
+async def cancelled_in(tool: Any) -> ToolOutcome | asyncio.CancelledError:
+    """What a caller hears of who is cancelled while the tool is under way; the outcome, if it is told one."""
+
+    async def call() -> ToolOutcome | asyncio.CancelledError:
+        try:
+            return await perform(tool_of(tool), {}, CONTEXT)
+        except CancelledWithOutcomeError as cancelled:
+            return cancelled.outcome
+        except asyncio.CancelledError as cancelled:
+            return cancelled
+
+    calling = asyncio.ensure_future(call())
+    await settled()
+    calling.cancel("outer")
+    return await calling
+
+
+def test_what_a_tool_returns_while_its_caller_is_cancelled_goes_along_with_the_cancellation() -> (
+    None
+):
+    async def pay() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await settled()
+            return "receipt 4711"
+        return ""
+
+    outcome = asyncio.run(cancelled_in(pay))
+    assert isinstance(outcome, ToolOutcome)
+    assert (outcome.text, outcome.error) == ("receipt 4711", None)
+
+
+def test_a_tool_that_had_ended_when_its_caller_was_cancelled_has_its_outcome() -> None:
     async def main() -> None:
-        call = await started(perform(tool_of(tool), {}, CONTEXT))
+        gate = asyncio.Event()
+
+        async def pay() -> str:
+            await gate.wait()
+            call.cancel()  # it is heard of after this has returned
+            return "paid"
+
+        call = await started(perform(tool_of(pay), {}, CONTEXT))
+        gate.set()
+        with pytest.raises(CancelledWithOutcomeError) as caught:
+            await call
+        assert caught.value.outcome.text == "paid"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ending", ["returns", "raises"])
+def test_a_thread_that_ended_before_the_loop_heard_of_it_is_heard(ending: str) -> None:
+    may_end = threading.Event()
+
+    def pay() -> str:
+        may_end.wait(FOREVER)
+        if ending == "raises":
+            raise ValueError("declined")
+        return "paid"
+
+    async def main() -> str | None:
+        threads: list[threading.Thread] = []
+        call = await started(perform(tool_of(pay), {}, CONTEXT, on_thread=threads.append))
         call.cancel()
+        may_end.set()
+        threads[0].join(FOREVER)
+        try:
+            await call
+        except CancelledWithOutcomeError as cancelled:
+            return cancelled.outcome.text
+        except asyncio.CancelledError:
+            return None
+        raise AssertionError("outer cancellation wins")
+
+    assert asyncio.run(main()) == ("paid" if ending == "returns" else None)
+
+
+def test_whoever_calls_a_tool_without_perform_is_cancelled_also_when_its_thread_has_ended() -> None:
+    may_end, entered = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def pay() -> str:
+        threads.append(threading.current_thread())
+        entered.set()
+        may_end.wait(FOREVER)
+        return "paid"
+
+    async def main() -> None:
+        call = asyncio.ensure_future(tool_of(pay).call({}, CONTEXT))
+        await asyncio.to_thread(entered.wait, FOREVER)
+        call.cancel()
+        may_end.set()
+        threads[0].join(FOREVER)
         with pytest.raises(asyncio.CancelledError):
             await call
 
@@ -443,8 +537,9 @@ def test_outer_cancellation_wins_while_a_timed_out_tool_is_cleaning_up(
         await settled()
         assert not call.done(), "the tool still has its grace"
         gate.set()
-        with pytest.raises(asyncio.CancelledError, match="outer"):
+        with pytest.raises(CancelledWithOutcomeError, match="outer") as caught:
             await call
+        assert "within 5 s" in str(caught.value.outcome.error), "it had failed already"
 
     asyncio.run(main())
 

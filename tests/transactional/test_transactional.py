@@ -28,6 +28,7 @@ from agentor import (
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.replay import verify
+from agentor.stopping import Stop, tell
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ThreeMethods, types
 from tests.engine.leases import Later, force_takeover
@@ -395,36 +396,86 @@ async def test_a_cancelled_run_takes_back_what_its_tool_was_writing(
     assert (result.status, notes(path)) == ("completed", ["a"])
 
 
-async def test_a_cancel_that_meets_the_commit_finds_the_result_recorded(
+async def test_a_cancel_that_meets_the_commit_finds_the_result_recorded_and_shown(
     store: SQLiteStore, path: Path
 ) -> None:
     """Whoever stops a run just then goes on from what is in the log, the transfer included."""
-    mine, transact = agent(store, tool(write)), store.transact
-    committing, held = asyncio.Event(), Future[None]()
+    mine = agent(store, tool(write))
+    committing, held = held_commits(store)
+
+    async def read() -> list[Event]:
+        stream = mine.astream("go", run_id="run")
+        return [event async for event in stream if event.type != "text_delta"]
+
+    reading = asyncio.create_task(read())
+    await committing.wait()
+    await mine.acancel("run")
+    for _ in range(50):  # turns of the loop, until the cancel has reached the call
+        await asyncio.sleep(0)
+    held.set_result(None)
+    shown = await reading
+    assert shown[-1].status == "cancelled"
+    assert notes(path) == ["a"]
+    assert results(store.load("run")) == [("note", "noted")]
+    assert shown == store.load("run")
+
+
+def held_commits(store: SQLiteStore, is_done: bool = True) -> tuple[asyncio.Event, Future[None]]:
+    """Set when a commit is on the disk, or was to be; and what the worker waits for to hear of it."""
+    transact, committing, held = store.transact, asyncio.Event(), Future[None]()
 
     def watched(*args: Any) -> Any:
         transaction = transact(*args)
         commit = transaction.commit
 
         def commit_and_hold(events: Any) -> Future[None]:
-            commit(events).result()
+            if is_done:
+                commit(events).result()
             committing.set()
-            return held  # on the disk, and this worker does not know it yet
+            return held
 
         transaction.commit = commit_and_hold  # type: ignore[method-assign]
         return transaction
 
     store.transact = watched  # type: ignore[method-assign]
+    return committing, held
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_what_was_given_beside_a_commit_that_failed_as_the_run_was_cancelled_is_not_recorded(
+    store: SQLiteStore, path: Path, committed: bool
+) -> None:
+    async def look_up() -> str:
+        return "seen"
+
+    plain = function_tool(name_override="look_up", description_override="Look up.")(look_up)
+    mine = agent(store, tool(write), plain)
+    committing, held = held_commits(store, committed)
     run = asyncio.create_task(mine.arun("go", run_id="run"))
     await committing.wait()
-    await mine.acancel("run")
-    for _ in range(50):  # turns of the loop, until the cancel has reached the call
+    run.cancel()
+    for _ in range(50):
         await asyncio.sleep(0)
-    held.set_result(None)
-    result = await run
-    assert result.status == "cancelled"
-    assert notes(path) == ["a"]
-    assert results(store.load("run")) == [("note", "noted")]
+    held.set_exception(StoreError("disk I/O error"))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    log = store.load("run")
+    assert results(log) == [("note", "noted")] * committed
+    assert verify(log) == []
+
+
+async def test_what_a_failed_call_wrote_is_gone_and_its_failure_shown_if_the_run_is_cancelled_then(
+    store: SQLiteStore, path: Path
+) -> None:
+    def fail(ctx: RunContext) -> None:
+        write(ctx)
+        tell(store, "run", Stop("cancelled", "Cancelled."))
+        raise RuntimeError("no")
+
+    stream = agent(store, tool(fail)).astream("go", run_id="run")
+    shown = [event async for event in stream if event.type != "text_delta"]
+    assert shown == store.load("run")
+    assert notes(path) == []
 
 
 def failing_commit(store: SQLiteStore, committed: bool) -> Callable[..., Any]:

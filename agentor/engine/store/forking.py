@@ -83,7 +83,7 @@ def _fork_in_steps(
     check_whole(run_id, source)
     if has_repeats:
         verb = None  # the store's own would take the repeats along, or count them
-    begun = _begun(store, run_id, fork_id, at, source)
+    begun = _begun(store, run_id, fork_id, at)
     last_seq = begun.events if begun else check_fork_point(run_id, len(source), at)
     if verb is not None and "at" in takes:
         verb(run_id, fork_id, at=last_seq)
@@ -105,15 +105,11 @@ def _source(store: Store, run_id: str) -> tuple[list[Event], bool]:
     return source, len(source) < len(log)
 
 
-def _begun(
-    store: Store, run_id: str, fork_id: str, at: int | None, source: Sequence[Event]
-) -> Copy | None:
-    """The copy that was broken off, if it is this one; `RunExistsError` if the id is taken otherwise, also by a part of
-    another run that had the parent's id."""
+def _begun(store: Store, run_id: str, fork_id: str, at: int | None) -> Copy | None:
+    """The copy that was broken off, if it is this one; `RunExistsError` if the id is taken otherwise."""
     events = without_repeats(store.load(fork_id))
     copy = unfinished_copy(fork_id, events)
-    is_this = copy is not None and copy.parent == run_id and at in (None, copy.events)
-    if is_this and events == source[: len(events)]:
+    if copy is not None and copy.parent == run_id and at in (None, copy.events):
         return copy
     if events or fork_id in store.list_runs():
         raise RunExistsError(fork_id)

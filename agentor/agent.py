@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequen
 from typing import Any, Self, get_args
 
 from agentor import inputs
+from agentor.beginning import note_begun
 from agentor.blocking import twin
 from agentor.building import build_spec
 from agentor.decisions import Decisions
@@ -174,6 +175,7 @@ class Agentor(Decisions):
             return await self._batch(input, limit_concurrency, max_turns, fallback_models, tracing)
         messages = inputs.read_input(input)
         launch = self._launch(max_turns, fallback_models, tracing)
+        note_begun(self.name)
         return await launch.run(messages, run_id)
 
     run = twin(arun)
@@ -228,6 +230,7 @@ class Agentor(Decisions):
             tracing: As for `arun`.
         """
         messages = [] if input is None else inputs.read_input(input)
+        note_begun(self.name)
         return await self._launch(max_turns, tracing=tracing).fork(run_id, messages, fork_id, at)
 
     fork = twin(afork)
@@ -253,6 +256,7 @@ class Agentor(Decisions):
     ) -> str:
         """Write a run into the store for a worker to take; its id. Asks no model."""
         messages = inputs.read_input(input)
+        note_begun(self.name)
         return await self._launch(tracing=False).enqueue(messages, run_id)
 
     enqueue = twin(aenqueue)
@@ -312,6 +316,7 @@ class Agentor(Decisions):
 
         def run(audience: Audience) -> Coroutine[Any, Any, RunResult]:
             launch = self._launch(max_turns, fallback_models, tracing, audience)
+            note_begun(self.name)
             return launch.run(messages, run_id)
 
         async with contextlib.aclosing(live(run)) as events:

@@ -84,6 +84,7 @@ FLOORS = {
             "agentor.inputs",
             "agentor.building",
             "agentor.decisions",
+            "agentor.beginning",
             "agentor.fallbacks",
         ),
     ],

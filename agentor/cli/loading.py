@@ -14,13 +14,17 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Final
 
 import click
 from click.core import ParameterSource
 
 from agentor.agent import Agentor
+from agentor.beginning import runs_begun
 from agentor.cli.options import store_option
+from agentor.cli.plain import one_line
 from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
+from agentor.cli.wording import counted
 from agentor.engine.store.missing import MissingStore
 from agentor.errors import AgentorError, ConfigError
 from agentor.inputs import no_store_is_made
@@ -30,6 +34,10 @@ agent_store_option = store_option(
     "Where the runs are: a SQLite file, or a directory of JSONL files.  "
     "[default: the agent's own store; runs.db if it has none]"
 )
+
+
+ONCE: Final = 'put what is to happen once under `if __name__ == "__main__":`'
+HINT: Final = "--debug shows where it did"
 
 
 class AppFailedError(AgentorError):
@@ -43,8 +51,13 @@ def agent_with_store(
     """The agent, with its own store unless the command names one or it has none. A store is made only if asked for."""
     asked_for = click.get_current_context().get_parameter_source("store_path")
     is_named = asked_for is ParameterSource.COMMANDLINE
-    with contextlib.nullcontext() if make_store and not is_named else no_store_is_made():
+    makes_own = contextlib.nullcontext() if make_store and not is_named else no_store_is_made()
+    with makes_own, runs_begun() as begun:
         agent = load_agent(target)
+    if begun:
+        place, _ = split_name(target, "an agent")
+        words = f"Loading {place} begins {counted(len(begun), 'run')}, and every command loads it: {ONCE}."
+        click.echo(one_line(words, 500), err=True)
     if agent.store is not None and not is_named:
         if isinstance(agent.store, MissingStore):
             agent.store.refuse()
@@ -76,7 +89,13 @@ def split_name(target: str, what: str) -> tuple[str, str]:
 
 def load_module(place: str) -> ModuleType:
     """The module of a file, or of that name. Errors: as `load_agent`."""
-    return _from_file(Path(place)) if is_file_name(place) else _from_module(place)
+    with runs_begun() as begun:
+        try:
+            return _from_file(Path(place)) if is_file_name(place) else _from_module(place)
+        except AppFailedError as error:
+            if begun:
+                error.add_note(f"It had begun a run by then, as it does for every command: {ONCE}")
+            raise
 
 
 def is_file_name(place: str) -> bool:
@@ -126,9 +145,8 @@ def _look_first_in(directory: Path) -> None:
 
 
 def _failed(place: str, error: BaseException) -> AppFailedError:
-    return AppFailedError(
-        f"{place} raised {type(error).__name__}: {error}. --debug shows where it did"
-    )
+    said = f"{type(error).__name__}: {error}".removesuffix(": ").removesuffix(".")
+    return AppFailedError(f"{place} raised {said}. {HINT}")
 
 
 def _pick(module: ModuleType, place: str, name: str) -> Agentor:

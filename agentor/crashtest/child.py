@@ -11,10 +11,18 @@ import traceback
 from typing import Any
 
 from agentor.agent import Agentor
-from agentor.cli.loading import AppFailedError, load_agent
-from agentor.crashtest.functions import finding, module_once, prepare
+from agentor.cli.loading import HINT, AppFailedError, load_agent
+from agentor.crashtest.functions import BEGUN, finding, module_once, prepare
 from agentor.crashtest.journal import Journal
-from agentor.crashtest.orders import JOURNAL, SCRATCH, SCRATCH_VARIABLE, STORE, Order, Outcome
+from agentor.crashtest.orders import (
+    JOURNAL,
+    SCRATCH,
+    SCRATCH_VARIABLE,
+    STORE,
+    Ending,
+    Order,
+    Outcome,
+)
 from agentor.crashtest.replaying import ReplayingModel, read_replies
 from agentor.crashtest.watching import Watch, WatchedStore, watch_tools
 from agentor.engine.asking import name_of, source_of
@@ -24,8 +32,6 @@ from agentor.engine.result_text import error_text
 from agentor.engine.store.missing import MissingStore
 from agentor.errors import AgentorError, ConfigError, RunNotFoundError
 from agentor.inputs import no_store_is_opened
-
-_HINT = ". --debug shows where it did"
 
 
 def perform(order: Order) -> None:
@@ -47,12 +53,13 @@ def _outcome(order: Order) -> Outcome:
             agent = load_agent(order.target, module_once)
     except AppFailedError as error:
         traceback.print_exc()
-        return Outcome("not loaded", _told(error).removesuffix(_HINT))
+        return Outcome("not loaded", _unhinted(error))
     except ConfigError as error:
         return Outcome("config", _told(error))
     own_store = _name_of_store(agent.store)
     effects: dict[str, str | None] = {name: tool.effect for name, tool in agent.tools.items()}
-    ending, error_told = "ended", ""
+    ending: Ending = "ended"
+    error_told = ""
     try:
         _run_or_resume(_watched(agent, order), order)
     except RunNotFoundError:
@@ -67,14 +74,18 @@ def _outcome(order: Order) -> Outcome:
         for name, tool in agent.tools.items()
         if tool.effect == "idempotent" and tool.context_param is None
     ]
-    return Outcome(ending, error_told, agent.name, effects, own_store, keyless=keyless)  # type: ignore[arg-type]
+    return Outcome(
+        *(ending, error_told, agent.name, effects, own_store),
+        keyless=keyless,
+        begun=len(BEGUN),
+    )
 
 
 def _checked(order: Order) -> Outcome:
     try:
         return Outcome("ended", found=SECRETS.hide(finding(order)))
     except AppFailedError as error:
-        return Outcome("raised", _told(error).removesuffix(_HINT))
+        return Outcome("raised", _unhinted(error))
     except ConfigError as error:
         return Outcome("config", _told(error))
 
@@ -83,6 +94,11 @@ def _name_of_store(store: object) -> str | None:
     if isinstance(store, MissingStore):
         return "FileStore" if store.is_directory else "SQLiteStore"
     return None if store is None else type(store).__name__
+
+
+def _unhinted(error: AppFailedError) -> str:
+    """Without the hint at an option that a crash test does not have for it: the output of the process is kept."""
+    return _told(error).replace(f" {HINT}", "").removesuffix(".")
 
 
 def _told(error: BaseException, run_id: str = "") -> str:

@@ -16,13 +16,16 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
+from agentor.beginning import runs_begun
 from agentor.cli.loading import AppFailedError, is_file_name, load_module, split_name
 from agentor.crashtest.orders import SCRATCH, STORE, Order
 from agentor.engine.result_text import error_text, result_text
 from agentor.errors import ConfigError
 from agentor.inputs import no_store_is_opened
+
+BEGUN: Final[list[str]] = []  # in this process: agents of runs that loading a module began
 
 
 @functools.cache
@@ -33,7 +36,10 @@ def _module(place: str) -> ModuleType:
         and os.path.realpath(getattr(imported, "__file__", None) or "") == place
     ):
         return imported
-    return load_module(place)
+    with runs_begun() as begun:
+        module = load_module(place)
+    BEGUN.extend(begun)
+    return module
 
 
 def module_once(place: str) -> ModuleType:

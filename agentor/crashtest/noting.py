@@ -16,6 +16,10 @@ _KEYLESS = (
     '{} is declared as "idempotent" and takes no ctx, so it cannot pass ctx.idempotency_key on: whoever it calls must know '
     "a second start by the arguments alone."
 )
+_BEGUN = (
+    "Loading the module begins a run of its own, in each process of the test, and asks that run's model each time: put what "
+    'is to happen once under `if __name__ == "__main__":`.'
+)
 
 
 def notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[str]:
@@ -30,6 +34,8 @@ def notes(first: Evidence, reference: Reference, outcome: Outcome) -> Iterator[s
     elif not any(mark.kind == "start" for mark in first.marks) and not reference.unseen(first):
         yield _nothing_started(first)
     yield from (_KEYLESS.format(name) for name in outcome.keyless)
+    if outcome.begun:
+        yield _BEGUN
 
 
 def failures(run: Evidence) -> list[Event]:

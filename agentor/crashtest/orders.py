@@ -76,6 +76,7 @@ class Outcome:
     found: str = ""  # by the check
     # Idempotent tools that are not given their key.
     keyless: list[str] = field(default_factory=list)
+    begun: int = 0  # runs that loading the user's module began
 
     def write(self, path: Path) -> None:
         path.write_text(strict_json.dumps(strict_json.clean(asdict(self))), "utf-8")

@@ -18,7 +18,7 @@ def test_the_agent_of_the_readme_survives_the_crash_test_of_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    block = re.search(r"```python\n(from agentor import .*?)result = ", README, re.S)
+    block = re.search(r"```python\n# app\.py\n(.*?)```", README, re.S)
     said = re.search(r'agentor crashtest app.py:agent --input "(.*)"', README)
     assert block is not None
     assert said is not None
@@ -26,4 +26,5 @@ def test_the_agent_of_the_readme_survives_the_crash_test_of_the_readme(
     Path("app.py").write_text(f"from agentor.testing import ScriptedModel, calls\n{app}")
     report = crashtest("app.py:agent", said[1])
     report.assert_safe()
+    assert report.notes == ()  # loading it asks no model
     assert [tool.name for tool in report.tools] == ["get_weather"]

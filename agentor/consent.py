@@ -143,13 +143,13 @@ def _check_in_doubt(call: PendingCall, run_id: str) -> None:
         )
 
 
-def pending_of(state: RunState) -> list[PendingCall]:
-    """The calls that wait."""
+def pending_of(state: RunState, run_id: str | None = None) -> list[PendingCall]:
+    """The calls that wait, with their keys if it is said which run this is."""
     batch = state.batch
-    return [] if batch is None else [_shown(batch, call) for call in batch.waiting]
+    return [] if batch is None else [_shown(batch, call, run_id) for call in batch.waiting]
 
 
-def _shown(batch: Batch, call: Call) -> PendingCall:
+def _shown(batch: Batch, call: Call, run_id: str | None) -> PendingCall:
     asked = batch.approvals.get(call.position)
     return PendingCall(
         call.call_id,
@@ -158,6 +158,7 @@ def _shown(batch: Batch, call: Call) -> PendingCall:
         asked.reason if asked else None,
         in_doubt=batch.may_have_started(call),
         question=asked.seq if asked else None,
+        idempotency_key=None if run_id is None else batch.key_of(run_id, call),
         run=batch.nonce,
     )
 
@@ -168,7 +169,7 @@ def find_open(state: RunState, run_id: str, call_id: str, log: Sequence[Event] =
     batch = state.batch
     for call in batch.missing if batch else ():
         if batch and call.call_id == call_id and batch.approval_of(call) != "rejected":
-            return _shown(batch, call)
+            return _shown(batch, call, run_id)
     return find_pending(state, run_id, call_id, log)
 
 
@@ -176,16 +177,16 @@ def find_pending(
     state: RunState, run_id: str, call_id: str, log: Sequence[Event] = ()
 ) -> PendingCall:
     """The call, if it waits; else a `NotWaitingError` that says what is known of it, by the log if it is given."""
-    pending = {call.call_id: call for call in pending_of(state)}
+    pending = {call.call_id: call for call in pending_of(state, run_id)}
     if call_id in pending:
         return pending[call_id]
     others = f"calls that wait: {', '.join(pending)}" if pending else "none of its calls waits"
     raise NotWaitingError(
-        f"call {call_id!r} of run {run_id!r} {_what_is_known(state, call_id, log)}; {others}"
+        f"call {call_id!r} of run {run_id!r} {_what_is_known(state, run_id, call_id, log)}; {others}"
     )
 
 
-def _what_is_known(state: RunState, call_id: str, log: Sequence[Event]) -> str:
+def _what_is_known(state: RunState, run_id: str, call_id: str, log: Sequence[Event]) -> str:
     asked_of = [e for e in log if e.type == ev.APPROVAL and e.call_id == call_id]
     if asked_of and asked_of[-1].status != "asked":
         return _decided(asked_of[-1].status, asked_of[-1].by)
@@ -194,6 +195,11 @@ def _what_is_known(state: RunState, call_id: str, log: Sequence[Event]) -> str:
         approval = batch.approvals.get(call.position) if batch else None
         if call.call_id == call_id and approval:
             return _decided(approval.status, approval.by)
+    if any(call.call_id == call_id for call in (batch.missing if batch else ())):
+        return (
+            "has no result, and nobody has been asked about it yet: "
+            f"resume({run_id!r}) goes on with the run, and asks where its tool wants that"
+        )
     return "does not wait for a decision"
 
 

@@ -449,7 +449,7 @@ class Launch:
             messages=state.messages,
             error=state.error,
             unsaved=runner.unsaved,
-            pending=pending_of(state),
+            pending=pending_of(state, runner.run_id),
         )
 
     def _final_output(self, runner: Runner) -> object:

@@ -18,7 +18,7 @@ from rich.text import Text
 from agentor.cli import console
 from agentor.cli.junit_file import make_way, written
 from agentor.cli.loading import agent_argument
-from agentor.cli.options import Failure, Interrupted, Verb, debug_option, json_option
+from agentor.cli.options import Failure, Interrupted, Verb, WholeNumber, debug_option, json_option
 from agentor.cli.plain import one_line, plain
 from agentor.crashtest.crashing import TIMEOUT_S_MAX
 from agentor.crashtest.crashing import crashtest as run_crashtest
@@ -48,7 +48,7 @@ _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
 @click.option("--input", "text", metavar="TEXT", required=True, help="What the user says.")
 @click.option(
     "--kills",
-    type=click.IntRange(1, 2),
+    type=WholeNumber(1, 2),
     metavar="N",
     default=1,
     show_default=True,
@@ -73,7 +73,7 @@ _MOST_ROWS = 60  # beyond which the safe cases are not worth a line each
 )
 @click.option(
     "--jobs",
-    type=click.IntRange(1, JOBS_MAX),
+    type=WholeNumber(1, JOBS_MAX),
     metavar="N",
     help="Runs at the same time.  [default: CPUs]",
 )

@@ -16,7 +16,15 @@ from agentor import blocking, inputs
 from agentor.amended import check_by_log
 from agentor.cli import console
 from agentor.cli.choosing import runs_of
-from agentor.cli.options import Failure, Verb, debug_option, json_option, store_option, told
+from agentor.cli.options import (
+    Failure,
+    Verb,
+    WholeNumber,
+    debug_option,
+    json_option,
+    store_option,
+    told,
+)
 from agentor.cli.overview import DAMAGED, Overview
 from agentor.cli.plain import exact, one_line
 from agentor.cli.stores import existing_store
@@ -35,7 +43,7 @@ _by_option = click.option(
 )
 _question_option = click.option(
     "--question",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="The question you have seen, as `agentor pending` numbers it: no other is answered.",
 )
@@ -91,7 +99,9 @@ def _waiting(store: Store, damaged: list[str]) -> Iterator[_Waiting]:
             continue
         try:
             log = store.load(row.run_id)
-            calls = pending_of(replay(log, row.run_id)) if log else []  # or deleted meanwhile
+            calls = (
+                pending_of(replay(log, row.run_id), row.run_id) if log else []
+            )  # or deleted meanwhile
         except LogCorruptError as error:
             damaged.append(str(error))
             continue
@@ -109,6 +119,7 @@ def _as_dict(row: Overview, call: PendingCall, since: float | None) -> dict[str,
         "reason": call.reason,
         "in_doubt": call.in_doubt,
         "question": call.question,
+        "idempotency_key": call.idempotency_key,
         "since": since,
     }
 
@@ -130,13 +141,17 @@ def _print_waiting(waiting: list[_Waiting]) -> None:
         out.print(line.append(asked, style="dim"), soft_wrap=True)
         if call.reason:
             out.print(Text(f"    {exact(call.reason)}", style="dim"), soft_wrap=True)
+        if call.in_doubt:
+            out.print(
+                Text(f"    key {exact(call.idempotency_key or '')}", style="dim"), soft_wrap=True
+            )
     click.echo(
         "Decide: agentor approve RUN CALL --question N, or agentor reject RUN CALL --question N --reason TEXT",
         err=True,
     )
     if any(call.in_doubt for _, call, _ in waiting):
         click.echo(
-            "Of one that may have taken effect, find out first. If it did: agentor settle RUN CALL --question N --result TEXT",
+            "Of one that may have taken effect, find out first: its key is what its tool gives as ctx.idempotency_key. If it did: agentor settle RUN CALL --question N --result TEXT",
             err=True,
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from agentor.cli import console
-from agentor.cli.options import Verb, debug_option, full_option, store_option
+from agentor.cli.options import Verb, WholeNumber, debug_option, full_option, store_option
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import Before, timeline
 from agentor.engine.events import RUN_END, Event
@@ -30,7 +30,7 @@ LATE_CANCEL_S: Final = 0.5  # how long after an end it may be recorded
 @click.argument("run_id", metavar="[RUN]", required=False)
 @click.option(
     "--after",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     metavar="N",
     help="Leave out what comes first: up to this seq of RUN, or this position of all runs.",
 )

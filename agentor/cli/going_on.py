@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import click
 from rich.console import Console
@@ -15,20 +16,20 @@ from agentor.cli import console
 from agentor.cli.apart import output_of_ours
 from agentor.cli.holding import holder_of, plan_as_dict, running_now
 from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
-from agentor.cli.options import Interrupted, Verb, debug_option, json_option, told
-from agentor.cli.outcome import tell, tell_where_it_branched
+from agentor.cli.options import Interrupted, Verb, WholeNumber, debug_option, json_option, told
+from agentor.cli.outcome import left_behind, tell, tell_where_it_branched, told_if_it_fails
 from agentor.cli.plain import one_line, plain
 from agentor.engine.batch import DECLARED, stricter
 from agentor.engine.events import TOOL_CALL, RunResult
 from agentor.engine.store.copying import unfinished_copy
-from agentor.engine.store.protocol import Holder, Store, check_run_id
-from agentor.errors import AgentorError, ConfigError
+from agentor.engine.store.protocol import Holder, Store, check_run_id, new_run_id
+from agentor.errors import AgentorError, ConfigError, ModelError, RunExistsError
 from agentor.plan import Plan
 from agentor.recorded import recorded, stored
 
 _max_turns_option = click.option(
     "--max-turns",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help="How many model calls it may take to answer.",
 )
@@ -72,13 +73,18 @@ def resume(
     worker has the run now.
     """
     check_run_id(run_id)
-    with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
+    with (
+        told_if_it_fails(as_json) as failed,
+        output_of_ours(as_json),
+        agent_with_store(target, store_path) as agent,
+    ):
         if only_plan:
             plan, holder = agent.plan(run_id), holder_of(agent.store, run_id)
         else:
             result = _watched(
                 f"resuming {run_id}",
                 lambda: agent.resume(run_id, max_turns=max_turns, wait=wait_s),
+                _kept_if_it_fails(agent, run_id, failed),
                 run_id,
             )
     if only_plan:
@@ -95,7 +101,7 @@ def resume(
 @agent_argument
 @click.argument("run_id", metavar="RUN")
 @click.argument("text", metavar="[INPUT]", required=False)
-@click.option("--at", type=click.IntRange(min=1), metavar="SEQ", help="Branch off after this seq.")
+@click.option("--at", type=WholeNumber(min=1), metavar="SEQ", help="Branch off after this seq.")
 @click.option("--id", "fork_id", metavar="ID", help="The new run's id, instead of a made one.")
 @_max_turns_option
 @agent_store_option
@@ -120,16 +126,32 @@ def fork(
     with other tools, called otherwise, so that no worker takes its runs.
     """
     check_run_id(run_id)
-    if fork_id is not None:
-        check_run_id(fork_id)
-    with output_of_ours(as_json), agent_with_store(target, store_path) as agent:
+    chosen = new_run_id() if fork_id is None else check_run_id(fork_id)
+    with (
+        told_if_it_fails(as_json) as failed,
+        output_of_ours(as_json),
+        agent_with_store(target, store_path) as agent,
+    ):
         _tell_what_acts(agent, run_id, fork_id, at, copies=text is None and at is None)
         result = _watched(
             f"forking {run_id}",
-            lambda: agent.fork(run_id, text, fork_id=fork_id, at=at, max_turns=max_turns),
+            lambda: agent.fork(run_id, text, fork_id=chosen, at=at, max_turns=max_turns),
+            _kept_if_it_fails(agent, chosen, failed),
         )
     tell_where_it_branched(result, at)
     tell(result, as_json, agent.store, target)
+
+
+@contextlib.contextmanager
+def _kept_if_it_fails(agent: Agentor, run_id: str, failed: list[RunResult]) -> Iterator[None]:
+    """Add the run to those that failed, if it was gone on with and raised: not if that was refused, or the store failed."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ModelError) or not isinstance(error, AgentorError):
+            with contextlib.suppress(Exception):  # the error is what is to be told
+                failed.append(left_behind(stored(agent.store), run_id, error))
+        raise
 
 
 def _tell_what_acts(
@@ -137,12 +159,14 @@ def _tell_what_acts(
 ) -> None:
     """The tools that the fork may start without asking anybody, as they declare themselves or as the log has them.
 
-    Nothing of a fork that will be refused.
+    Nothing of a fork that will be refused. `RunExistsError` before anything is told, if its id is taken.
     """
     store = stored(agent.store)
     state, events = blocking.wait_for(lambda: recorded(store, run_id))
-    if (copies and state.is_complete) or (at or 0) > len(events) or _is_taken(store, fork_id):
+    if (copies and state.is_complete) or (at or 0) > len(events):
         return
+    if fork_id is not None and _is_taken(store, fork_id):
+        raise RunExistsError(fork_id)
     declared = {tool.name: tool.effect for tool in agent.tools.values()}
     before = {event.name: event.effect for event in events if event.type == TOOL_CALL}
     acting = [
@@ -155,15 +179,20 @@ def _tell_what_acts(
         click.echo(one_line(told, 500), err=True)
 
 
-def _is_taken(store: Store, fork_id: str | None) -> bool:
+def _is_taken(store: Store, fork_id: str) -> bool:
     """Whether there is such a run already: not one whose making was broken off, since that is finished."""
-    events = [] if fork_id is None else store.load(fork_id)
-    return bool(events) and unfinished_copy(str(fork_id), events) is None
+    events = store.load(fork_id)
+    return bool(events) and unfinished_copy(fork_id, events) is None
 
 
-def _watched(what: str, work: Callable[[], RunResult], run_id: str | None = None) -> RunResult:
-    """Do the work, with a sign of life on a terminal. An error that is not ours ends it as one line, too. `run_id`: the run
-    that an interrupt leaves; a fork names itself.
+def _watched(
+    what: str,
+    work: Callable[[], RunResult],
+    kept: AbstractContextManager[None],
+    run_id: str | None = None,
+) -> RunResult:
+    """Do the work within `kept`, with a sign of life on a terminal. An error that is not ours ends it as one line, too.
+    `run_id`: the run that an interrupt leaves; a fork names itself.
 
     What is wrong with the words of the command has been found before, so a `ConfigError` is a refusal: of this run, or of
     this seq.
@@ -171,7 +200,7 @@ def _watched(what: str, work: Callable[[], RunResult], run_id: str | None = None
     err = Console(stderr=True, markup=False)
     spinner = err.status(one_line(what, 60)) if sys.stderr.isatty() else contextlib.nullcontext()
     try:
-        with spinner:
+        with spinner, kept:
             return work()
     except ConfigError as error:
         raise told(error) from error

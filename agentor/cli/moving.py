@@ -18,6 +18,7 @@ from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
+from agentor.cli.wording import counted
 from agentor.engine.store.protocol import Store
 from agentor.errors import ConfigError
 from agentor.export.jsonl import Imported, OnConflict, export_runs, import_runs, log_files
@@ -82,8 +83,9 @@ def _export_tables(
     from agentor.export.snapshot import write_snapshot  # the other verbs need no sqlite-utils
 
     done = write_snapshot(store, out, run_ids, replace=force, progress=console.with_progress)
-    told = ", ".join(f"{count} {name}" for name, count in done.rows.items() if name != "usage")
-    _tell({"out": out, **done.rows}, f"{out}: {told.replace('_', ' ')}.", done.damaged, as_json)
+    one = {name: name.replace("_", " ").removesuffix("s") for name in done.rows if name != "usage"}
+    told = ", ".join(counted(done.rows[name], one[name]) for name in one)
+    _tell({"out": out, **done.rows}, f"{out}: {told}.", done.damaged, as_json)
 
 
 def _export_runs(

@@ -61,6 +61,12 @@ class Verb(click.Command):
                     formatter.write(f"  {line.strip()}\n")
 
 
+class WholeNumber(click.IntRange):
+    """A number of things, or of one of them."""
+
+    name = "whole number"  # as it is called in errors
+
+
 def told(
     error: BaseException, failure: Callable[[BaseException], Failure] = Failure
 ) -> BaseException:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,18 @@ from typing import Any
 import click
 from pydantic_core import to_jsonable_python
 
+from agentor import blocking
 from agentor.cli import console
 from agentor.cli.plain import exact, one_line, plain
 from agentor.cli.stores import DEFAULT_STORE
-from agentor.cli.timeline import call_text, tokens
+from agentor.cli.timeline import call_text, tokens, where_it_stands
+from agentor.cli.wording import counted, in_words
+from agentor.consent import pending_of
 from agentor.engine import events as ev
 from agentor.engine.events import PendingCall, RunResult
 from agentor.engine.store import FileStore
+from agentor.engine.store.protocol import Store
+from agentor.recorded import recorded
 
 
 def tell(result: RunResult, as_json: bool, store: object, target: str) -> None:
@@ -29,6 +36,31 @@ def tell(result: RunResult, as_json: bool, store: object, target: str) -> None:
         _tell_who_is_waited_for(result, store, target)
     if result.status != "completed":
         click.get_current_context().exit(1)
+
+
+@contextlib.contextmanager
+def told_if_it_fails(as_json: bool) -> Iterator[list[RunResult]]:
+    """A run that somebody puts there is printed as JSON if what is done meanwhile raises: its outcome is one, too."""
+    failed: list[RunResult] = []
+    try:
+        yield failed
+    except BaseException:
+        for result in failed if as_json else ():
+            console.print_json(_as_dict(result))
+        raise
+
+
+def left_behind(store: Store, run_id: str, error: BaseException) -> RunResult:
+    """The run as its log has it, when going on with it has raised. `RunNotFoundError`, `LogCorruptError`, `StoreError`."""
+    state, events = blocking.wait_for(lambda: recorded(store, run_id))
+    return RunResult(
+        status=where_it_stands(state),
+        run_id=run_id,
+        events=events,
+        usage=state.usage,
+        error=state.error or in_words(error),
+        pending=pending_of(state, run_id),
+    )
 
 
 def tell_where_it_branched(result: RunResult, at: int | None) -> None:
@@ -48,7 +80,7 @@ def _tell_in_words(result: RunResult) -> None:
     cost = " · ".join(filter(None, [result.status, tokens(result.usage)]))
     click.echo(one_line(f"run {result.run_id} {cost}{error}", 500), err=True)
     if result.unsaved:
-        click.echo(f"{result.unsaved} events could not be saved.", err=True)
+        click.echo(f"{counted(result.unsaved, 'event')} could not be saved.", err=True)
 
 
 def _tell_who_is_waited_for(result: RunResult, store: object, target: str) -> None:
@@ -57,7 +89,11 @@ def _tell_who_is_waited_for(result: RunResult, store: object, target: str) -> No
         return
     where = _store_words(store)
     for call in result.pending:
-        doubt = "  (in doubt: it may have happened)" if call.in_doubt else ""
+        doubt = (
+            f"  (in doubt: it may have happened; key {call.idempotency_key})"
+            if call.in_doubt
+            else ""
+        )
         written = exact(call_text(call.name, call.args))
         click.echo(f"  waits for a person: {exact(call.call_id)}  {written}{doubt}", err=True)
     [call, *_] = result.pending

@@ -36,8 +36,8 @@ def outbox(
 ) -> None:
     """List the letters of transactional tools that are not delivered yet, oldest first.
 
-    With --retry or --drop these are done first, and what is left is listed; exit code 1 if a letter of that key is not
-    there, or cannot be retried since it is being delivered.
+    With --retry or --drop these are done first, and what is left is listed; exit code 1, and no list but as JSON, if a
+    letter of that key is not there, or cannot be retried since it is being delivered.
     """
     with existing_store(store_path) as store:
         if not isinstance(store, ShowsLetters):
@@ -47,7 +47,8 @@ def outbox(
         waiting = _missed(store.retry_letter, retried)
         gone = _missed(store.drop_letter, dropped)
         letters = store.letters()
-    _tell(letters, as_json)
+    if as_json or not (waiting or gone):
+        _tell(letters, as_json)
     for key in waiting:
         click.echo(f"There is no letter {key!r}, or it is being delivered now.", err=True)
     for key in gone:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 from rich.text import Text
 
 from agentor.cli import console
 from agentor.cli.choosing import may_have
 from agentor.cli.holding import who
-from agentor.cli.options import Verb, debug_option, full_option, json_option, store_option
+from agentor.cli.options import (
+    Verb,
+    WholeNumber,
+    debug_option,
+    full_option,
+    json_option,
+    store_option,
+)
 from agentor.cli.overview import (
+    DAMAGED,
     STANDINGS,
     STATUSES,
     ListsRows,
@@ -20,17 +31,17 @@ from agentor.cli.overview import (
     overview_of_row,
     overviews_of,
 )
-from agentor.cli.plain import one_line
+from agentor.cli.plain import exact, one_line
 from agentor.cli.posting import undelivered
 from agentor.cli.stores import existing_store
-from agentor.cli.timeline import timeline, tokens, what_resume_would_do
+from agentor.cli.timeline import call_text, timeline, tokens, what_resume_would_do
 from agentor.cli.wording import counted
 from agentor.engine import clock
 from agentor.engine.events import FORK, Event
-from agentor.engine.replay import replay
+from agentor.engine.replay import RunState, replay
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.engine.store.summary import UNFINISHED
-from agentor.errors import RunNotFoundError
+from agentor.errors import ConfigError, RunNotFoundError
 
 SHOWN = 50  # runs in a list for people
 HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "took", "forked from")
@@ -44,15 +55,16 @@ HEADINGS = ("run", "status", "worker", "agent", "turns", "tokens", "started", "t
 @store_option()
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     help=f"Only the newest N.  [default: {SHOWN}; all with --json]",
 )
 @click.option(
     "--status",
-    type=click.Choice((*STATUSES, *STANDINGS)),
+    type=click.Choice((*STATUSES, *STANDINGS, DAMAGED)),
     metavar="STATUS",
-    help=f"Only runs of this status: {', '.join(STATUSES)}; or of the unfinished those that are {' or '.join(STANDINGS)}.",
+    help=f"Only runs of this status: {', '.join(STATUSES)}; or of the unfinished those that are {' or '.join(STANDINGS)}; "
+    f"or, of a directory of files, {DAMAGED}.",
 )
 @click.option("--agent", metavar="NAME", help="Only runs of the agent of this name.")
 @click.option("--tree", is_flag=True, help="Put each fork under the run it was forked from.")
@@ -117,6 +129,11 @@ def _newest(
 ) -> tuple[list[Overview], int | None]:
     if not isinstance(store, ListsRows):
         return _newest_read(store, limit, status, agent)
+    if status == DAMAGED:
+        raise ConfigError(
+            "this store lists its runs without reading their logs, so it cannot tell which are damaged: "
+            "`agentor verify` reads them and does"
+        )
     one_more = None if limit is None else limit + 1
     rows = store.runs(limit=one_more, newest=True, status=status, agent=agent)
     shown, more = _last([overview_of_row(row) for row in rows], limit)
@@ -132,10 +149,17 @@ def _newest_read(
     known = store.list_runs()
     looked_at = known if status or agent or limit is None else known[-limit:]
     passed_over = len(known) - len(looked_at)
-    if status:
+    if status not in (None, DAMAGED):  # damage may stand anywhere in a log
         looked_at = may_have(store, looked_at, [status])
     rows = list(overviews_of(store, console.with_progress(looked_at, "reading runs")))
-    found = [row for row in rows if status in (None, row.status) and agent in (None, row.agent)]
+    agents = (
+        (None, agent) if status == DAMAGED else (agent,)
+    )  # whose a damaged run is, nobody knows
+    found = [
+        row
+        for row in rows
+        if status in (None, row.status) and (agent is None or row.agent in agents)
+    ]
     shown, more = _last(found, limit)
     return shown, passed_over + more
 
@@ -182,21 +206,44 @@ def show(run_id: str, raw: bool, full: bool, store_path: str | None, as_json: bo
         for event in log:
             click.echo(event.to_json())
         return
-    resume = _resume(row, log)
+    state = replay(log, run_id)
+    resume, doubts = _resume(row, state, log), _in_doubt(row, state)
     if as_json:
         log_as_dicts = [event.to_dict() for event in log]
-        told = {"resume": resume, "letters": letters, "events": log_as_dicts}
+        told = {"resume": resume, "in_doubt": doubts, "letters": letters, "events": log_as_dicts}
         console.print_json({**row.to_dict(), **told})
         return
     _print_run(row, log, resume, full)
+    console.print_facts([("in doubt", _doubt_in_words(doubt)) for doubt in doubts])
     if letters:
         click.echo(f"outbox    {counted(letters, 'letter')} not delivered yet: agentor outbox")
 
 
-def _resume(row: Overview, log: list[Event]) -> str:
+def _resume(row: Overview, state: RunState, log: list[Event]) -> str:
     if row.worker is not None:
         return f"is refused while {row.worker.owner.split('/')[0]} works on it"
-    return what_resume_would_do(replay(log, row.run_id), log)
+    return what_resume_would_do(state, log)
+
+
+def _in_doubt(row: Overview, state: RunState) -> list[dict[str, Any]]:
+    """The calls of which nobody knows what became, with the keys by which that can be found out."""
+    batch = state.batch
+    if batch is None or row.worker is not None:
+        return []
+    return [
+        {
+            "call_id": call.call_id,
+            "name": call.name,
+            "args": batch.args_of(call),
+            "idempotency_key": batch.key_of(row.run_id, call),
+        }
+        for call in batch.in_doubt
+    ]
+
+
+def _doubt_in_words(doubt: Mapping[str, Any]) -> str:
+    call = exact(call_text(doubt["name"], doubt["args"]))
+    return f"{exact(doubt['call_id'])}, key {doubt['idempotency_key']}: {call}"
 
 
 def _load(store: Store, run_id: str) -> list[Event]:

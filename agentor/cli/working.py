@@ -19,7 +19,7 @@ from agentor.cli.apart import output_of_ours
 from agentor.cli.choosing import runs_of
 from agentor.cli.holding import holder_of, plan_as_dict, running_now
 from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
-from agentor.cli.options import Verb, debug_option, json_option
+from agentor.cli.options import Verb, WholeNumber, debug_option, json_option
 from agentor.cli.overview import DAMAGED
 from agentor.cli.plain import one_line, plain
 from agentor.cli.signals import Stops
@@ -70,7 +70,7 @@ def enqueue(
 @agent_argument
 @click.option(
     "--concurrency",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     default=4,
     show_default=True,
@@ -79,7 +79,7 @@ def enqueue(
 @click.option("--newest-first", is_flag=True, help="Take the newest runs first, not the oldest.")
 @click.option(
     "--max-attempts",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     metavar="N",
     default=5,
     show_default=True,
@@ -104,11 +104,17 @@ def enqueue(
     help="After SIGTERM or Ctrl-C, what runs may go on for so long.",
 )
 @click.option("--until-idle", is_flag=True, help="End when nothing is left to do.")
+@click.option("--make-store", is_flag=True, help="Make the store if it is not there.")
 @agent_store_option
 @json_option
 @debug_option
 def worker(
-    target: str, store_path: str | None, as_json: bool, until_idle: bool, **how: Any
+    target: str,
+    store_path: str | None,
+    as_json: bool,
+    until_idle: bool,
+    make_store: bool,
+    **how: Any,
 ) -> None:
     """Take the unfinished runs of this agent whose worker has died, and those that were enqueued, and finish them.
 
@@ -117,7 +123,10 @@ def worker(
     Exit codes: 0 stopped by SIGTERM, or idle; 1 idle, and a run was parked or refused; 130 stopped by Ctrl-C.
     """
     stops = Stops(how["grace_s"])
-    with output_of_ours(as_json) as out, agent_with_store(target, store_path) as agent:
+    with (
+        output_of_ours(as_json) as out,
+        agent_with_store(target, store_path, make_store=make_store) as agent,
+    ):
         work = agent.worker(until_idle=until_idle, **how)
         work.watch = functools.partial(_print_step_as_json, out) if as_json else _print_step
         if not as_json:

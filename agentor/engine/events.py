@@ -325,6 +325,9 @@ class PendingCall:
             default=None, repr=False, compare=False
         )
     )
+    idempotency_key: str | None = (
+        None  # the tool's `ctx.idempotency_key`: to find out what happened
+    )
 
 
 @dataclass(repr=False)

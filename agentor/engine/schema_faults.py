@@ -104,8 +104,9 @@ def _is_closed(schema: Schema) -> bool:
 
 
 def _no_such(name: str, known: list[str]) -> str:
-    if not known:
-        return "there is no such argument, and there are none"
+    if len(known) < 2:
+        only = f"there is only {known[0]}" if known else "there are none"
+        return f"there is no such argument, and {only}"
     near = difflib.get_close_matches(name, known, 1)
     meant = f" (did you mean {near[0]}?)" if near else ""
     return f"there is no such argument; there are {', '.join(known)}{meant}"

@@ -72,6 +72,7 @@ def test_pending_shows_every_waiting_call_with_all_its_arguments(
 def test_pending_as_json(program: Program, paused: str) -> None:
     first, second = read_json(program("pending", "--store", paused, "--json"))
     assert first.pop("since") == log(paused)[2].started_at
+    nonce = log(paused)[0].nonce
     assert first == {
         "run_id": "r",
         "agent": "Desk",
@@ -81,6 +82,7 @@ def test_pending_as_json(program: Program, paused: str) -> None:
         "reason": None,
         "in_doubt": False,
         "question": 3,
+        "idempotency_key": f"r.{nonce}:2:0",
     }
     assert second["call_id"] == "call_2"
 

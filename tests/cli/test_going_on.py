@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from stored_runs import BODIES, Program, read_json, write
 
-from agentor import Agentor
+from agentor import Agentor, FileStore, SQLiteStore
+from agentor.cli import main
+from agentor.engine.store import owner_id
 
 
 def test_resume_finishes_a_killed_run_and_runs_no_tool_again(
@@ -117,6 +121,72 @@ def test_a_failing_model_is_told_in_one_line_that_names_the_run(
     assert "'killed'" in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+@pytest.mark.parametrize("verb", ["resume", "fork"])
+def test_as_json_a_run_that_fails_has_an_outcome_like_any_other(
+    program: Program, stored: str, verb: str, debug: tuple[str, ...]
+) -> None:
+    words = (verb, "app.py:unlucky", "killed", "--store", stored, "--json", *debug)
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 1
+    told = read_json(result)
+    assert (told["status"], told["output"], told["pending"]) == ("failed", None, [])
+    assert told["error"].startswith("ConnectionError: the provider is")
+    assert (told["run_id"] == "killed") == (verb == "resume")
+    assert told["forked_from"] == (None if verb == "resume" else "killed")
+    assert told["usage"]["total_tokens"] == 15
+    row = read_json(program("show", told["run_id"], "--store", stored, "--json"))
+    assert (row["status"], row["error"]) == (told["status"], told["error"])
+
+
+def test_as_json_an_answer_that_cannot_be_read_is_told_of_a_run_that_is_complete(
+    program: Program, stored: str
+) -> None:
+    result = program("resume", "app.py:typed", "finished", "--store", stored, "--json")
+    told = read_json(result)
+    assert (told["status"], told["output"], result.exit_code) == ("completed", None, 1)
+    assert "is no Weather" in told["error"]
+
+
+REFUSED = {
+    "nobody": ("resume", "app.py:unlucky", "nobody"),
+    "no parent": ("fork", "app.py:unlucky", "nobody", "Hello"),
+    "the id is taken": ("fork", "app.py:unlucky", "killed", "--id", "finished"),
+    "no such seq": ("fork", "app.py:unlucky", "killed", "--at", "99"),
+    "a file that raises": ("resume", "broken.py:agent", "killed"),
+}
+
+
+@pytest.mark.parametrize("words", REFUSED.values(), ids=REFUSED)
+def test_as_json_what_is_refused_has_no_outcome(
+    program: Program, stored: str, place: Path, words: tuple[str, ...]
+) -> None:
+    (place / "broken.py").write_text("1 / 0")
+    before = program("show", "killed", "--events", "--store", stored).stdout
+    result = program(*words, "--store", stored, "--json")
+    assert (result.stdout, result.exit_code) == ("", 1)
+    assert program("show", "killed", "--events", "--store", stored).stdout == before
+
+
+def test_as_json_a_run_that_somebody_has_has_no_outcome(program: Program, stored: str) -> None:
+    store = FileStore(stored) if stored.endswith("/") else SQLiteStore(stored)
+    with contextlib.closing(store):
+        lease = store.acquire("killed", owner_id(), 30.0)
+        result = program("resume", "app.py:agent", "killed", "--store", stored, "--json")
+        store.release(lease)
+    assert (result.stdout, result.exit_code) == ("", 1)
+
+
+def test_a_fork_whose_id_is_taken_tells_nothing_of_what_it_would_do(
+    program: Program, stored: str, place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = program(
+        *("fork", "app.py:hasty", "killed", "Hello", "--id", "finished", "--store", stored)
+    )
+    assert result.stderr == "Error: run 'finished' already exists; choose another id\n"
+    assert caplog.text == ""
 
 
 def test_a_failing_model_with_debug_gives_the_error_itself(program: Program, stored: str) -> None:

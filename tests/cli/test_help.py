@@ -33,6 +33,15 @@ def test_a_verb_that_is_none_is_answered_with_the_one_that_may_be_meant(
     assert (f"Did you mean '{meant}'?" in told.output) == (meant is not None)
 
 
+@pytest.mark.parametrize(
+    "words", ["runs --limit x", "approve r c --question x", "worker app.py:agent --concurrency 1.5"]
+)
+def test_a_number_that_is_none_is_told_in_plain_words(words: str) -> None:
+    told = CliRunner().invoke(main, words.split())
+    assert told.exit_code == 2
+    assert "is not a valid whole number." in told.output
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_says_what_it_is_for(verb: str) -> None:
     options = [p for p in command(verb).params if isinstance(p, click.Option)]

@@ -1,4 +1,4 @@
-"""Only `import` and `enqueue` make a store: whatever else loads an agent leaves the directory as it is."""
+"""Only `import`, `enqueue` and `worker --make-store` make a store: whatever else loads an agent leaves the directory as it is."""
 
 from __future__ import annotations
 
@@ -90,6 +90,22 @@ booking = Agentor("Books", model=model, tools=[book], store="away.db")
 def test_enqueue_makes_the_store_of_the_agent(program: Program, place: Path) -> None:
     assert program("enqueue", "app.py:at_home", "Hello").exit_code == 0
     assert (place / "home").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [(("app.py:at_home",), "home"), (("app.py:at_home", "--store", "away.db"), "away.db")],
+)
+def test_a_worker_makes_its_store_only_if_it_is_told_that_it_may(
+    program: Program, place: Path, words: tuple[str, ...], made: str
+) -> None:
+    assert program("worker", *words, "--until-idle").exit_code == 2
+    assert not (place / made).exists()
+    assert program("worker", *words, "--until-idle", "--make-store").exit_code == 0
+    assert [name for name in ("home", "away.db") if (place / name).exists()] == [made]
+    program("enqueue", *words, "Hello", "--id", "first")
+    worked = program("worker", *words, "--until-idle", "--make-store")
+    assert "first" in worked.stdout
 
 
 def test_another_agent_of_the_file_may_miss_its_store(program: Program, place: Path) -> None:

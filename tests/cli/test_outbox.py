@@ -76,10 +76,20 @@ def test_a_letter_that_is_not_there_is_told_and_the_others_are_seen_to(
     program: Program, post: Agentor
 ) -> None:
     [letter] = post.store.letters()
+    post.run("go", run_id="other")
     result = program("outbox", "--drop", "nobody", "--drop", letter.key)
-    assert result.exit_code == 1
+    assert (result.exit_code, result.stdout) == (1, "")  # nothing that hides what went wrong
     assert result.stderr == "There is no letter 'nobody'.\n"
-    assert post.store.letters() == []
+    assert [each.run_id for each in post.store.letters()] == ["other", "other"]
+    assert len(read_json(program("outbox", "--drop", "nobody", "--json"))) == 2
+
+
+def test_letters_outlive_their_run(program: Program, post: Agentor) -> None:
+    assert program("delete", "run", "--yes").exit_code == 0
+    assert [each["run_id"] for each in read_json(program("outbox", "--json"))] == ["run"]
+    [letter] = post.store.letters()
+    assert post.store.retry_letter(letter.key)
+    assert post.deliver(lambda *_: None) == 1
 
 
 def test_a_letter_that_is_being_delivered_cannot_be_retried_and_can_be_dropped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shlex
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from stored_runs import BODIES, Program, read_json, write
+
+from agentor import FileStore, SQLiteStore
+from agentor.engine.store import owner_id
 
 SHOP = """
 from agentor import Agentor, function_tool
@@ -107,8 +111,54 @@ def test_the_commands_that_are_named_work_as_they_stand(shop: Program, place: Pa
 def test_a_call_in_doubt_says_so_and_can_be_settled(shop: Program, store_path: str) -> None:
     write(store_path, "r", IN_DOUBT)
     result = shop("resume", "shop.py:desk", "r", "--store", store_path)
-    assert "c1  pay(amount=4)  (in doubt: it may have happened)" in result.stderr
+    assert "c1  pay(amount=4)  (in doubt: it may have happened; key r:2:0)" in result.stderr
     assert ["settle", "r", "c1", "--result", "TEXT"] in [w[:5] for w in commands(result.stderr)]
+
+
+def test_the_key_of_a_call_in_doubt_is_shown_wherever_somebody_may_look_for_it(
+    shop: Program, store_path: str
+) -> None:
+    write(store_path, "r", IN_DOUBT)
+    doubt = {"call_id": "c1", "name": "pay", "args": {"amount": 4}, "idempotency_key": "r:2:0"}
+    where = ("--store", store_path)
+    for is_asked in (False, True):
+        shown = shop("show", "r", *where).stdout
+        assert "in doubt  c1, key r:2:0: pay(amount=4)" in shown
+        assert read_json(shop("show", "r", "--json", *where))["in_doubt"] == [doubt]
+        if not is_asked:
+            told = read_json(shop("resume", "shop.py:desk", "r", "--json", *where))
+            assert told["pending"][0]["idempotency_key"] == "r:2:0"
+    assert "\n    key r:2:0\n" in shop("pending", *where).stdout
+    assert read_json(shop("pending", "--json", *where))[0]["idempotency_key"] == "r:2:0"
+    shop("settle", "r", "c1", "--result", "paid", *where)
+    assert "in doubt" not in shop("show", "r", *where).stdout
+    assert read_json(shop("show", "r", "--json", *where))["in_doubt"] == []
+
+
+def test_a_call_that_a_worker_is_at_is_in_no_doubt(shop: Program, store_path: str) -> None:
+    write(store_path, "r", IN_DOUBT)
+    store = FileStore(store_path) if store_path.endswith("/") else SQLiteStore(store_path)
+    with contextlib.closing(store):
+        lease = store.acquire("r", owner_id(), 30.0)
+        assert read_json(shop("show", "r", "--json", "--store", store_path))["in_doubt"] == []
+        store.release(lease)
+
+
+def test_to_settle_what_nobody_was_asked_about_yet_names_the_command_that_asks(
+    shop: Program, store_path: str
+) -> None:
+    write(store_path, "r", IN_DOUBT)
+    refused = shop("settle", "r", "c1", "--result", "paid", "--store", store_path)
+    assert refused.exit_code == 1
+    assert "nobody has been asked about it yet: `agentor resume APP r` goes on" in refused.stderr
+
+
+def test_a_call_that_waits_before_its_start_shows_no_key_in_words(
+    shop: Program, store_path: str
+) -> None:
+    shop("enqueue", "shop.py:desk", "Refund.", "--id", "r", "--store", store_path)
+    assert "key" not in shop("resume", "shop.py:desk", "r", "--store", store_path).stderr
+    assert "key" not in shop("pending", "--store", store_path).stdout
 
 
 def test_as_json_the_calls_that_wait_are_in_the_document(shop: Program, store_path: str) -> None:

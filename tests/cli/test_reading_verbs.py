@@ -324,6 +324,33 @@ def test_an_unfinished_run_says_how_long_it_has_taken_so_far(program: Program, s
     assert line.endswith(" days so far")
 
 
+def test_damaged_runs_can_be_asked_for_in_a_directory_wherever_the_damage_stands(
+    program: Program, place: Path
+) -> None:
+    for run_id in ("whole", "in the head", "in the end"):
+        write("runs/", run_id.replace(" ", "-"), BODIES)
+    for run_id, at in (("in-the-head", 1), ("in-the-end", -2)):
+        path = place / "runs" / f"{run_id}.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        lines[at] = lines[at][:9] + "\n"
+        path.write_text("".join(lines))
+    for more in ((), ("--agent", "Weather Agent")):  # whose a damaged run is, nobody knows
+        rows = read_json(
+            program("runs", "--status", "damaged", *more, "--json", "--store", "runs/")
+        )
+        assert sorted(row["run_id"] for row in rows) == ["in-the-end", "in-the-head"]
+    assert "in-the-end" in program("runs", "--status", "damaged", "--store", "runs/").stdout
+
+
+def test_of_a_store_that_reads_no_logs_damaged_runs_cannot_be_asked(
+    program: Program, place: Path
+) -> None:
+    write("runs.db", "whole", BODIES)
+    result = program("runs", "--status", "damaged")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "`agentor verify` reads them" in result.stderr
+
+
 def test_runs_can_be_told_by_status_and_agent(program: Program, stored: str) -> None:
     write(stored, "other", [BODIES[0] | {"agent": "Other"}, *BODIES[1:]])
 

@@ -183,6 +183,16 @@ def test_a_tool_without_arguments_takes_none() -> None:
     assert told == "now: there is no such argument, and there are none"
 
 
+def test_where_there_is_one_argument_it_is_named_once() -> None:
+    @function_tool
+    def say(what: str) -> str:
+        """Say."""
+        return what
+
+    (told,) = unknown_names({"wat": "a"}, say.parameters)
+    assert told == "wat: there is no such argument, and there is only what"
+
+
 @pytest.mark.parametrize(
     "schema",
     [

@@ -19,7 +19,7 @@ VERBS = {"approve": (), "reject": ("no",), "settle": ("refunded",)}
 
 
 def waiting(store: Any, run_id: str = "r") -> PendingCall:
-    [call] = pending_of(replay(store.load(run_id)))
+    [call] = pending_of(replay(store.load(run_id)), run_id)
     return call
 
 

@@ -38,6 +38,8 @@ def test_export_says_what_was_written(program: Program, stored: str) -> None:
     with sqlite3.connect("out.db") as connection:
         assert connection.execute("SELECT count(*) FROM messages").fetchone() == (5,)
     connection.close()
+    one = program("export", "one.db", "--run", "finished", "--store", stored)
+    assert one.stdout == "one.db: 1 run, 2 turns, 4 messages, 1 tool call.\n"
 
 
 def test_export_as_json_counts_the_rows_of_each_table(program: Program, stored: str) -> None:

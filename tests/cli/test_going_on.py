@@ -182,9 +182,12 @@ def test_as_json_a_run_that_somebody_has_has_no_outcome(program: Program, stored
 def test_a_fork_whose_id_is_taken_tells_nothing_of_what_it_would_do(
     program: Program, stored: str, place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    result = program(
-        *("fork", "app.py:hasty", "killed", "Hello", "--id", "finished", "--store", stored)
-    )
+    program("enqueue", "app.py:agent", "Hello", "--id", "begun", "--store", stored)
+    words = ("fork", "app.py:unlucky", "begun", "Hello", "--store", stored, "--id")
+    program(*words, "free")
+    assert "get_weather was removed" in caplog.text
+    caplog.clear()
+    result = program(*words, "finished")
     assert result.stderr == "Error: run 'finished' already exists; choose another id\n"
     assert caplog.text == ""
 

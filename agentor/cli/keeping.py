@@ -13,7 +13,7 @@ import click
 from rich.text import Text
 
 from agentor.cli import console
-from agentor.cli.options import Verb, debug_option, json_option, store_option
+from agentor.cli.options import Verb, WholeNumber, debug_option, json_option, store_option
 from agentor.cli.overview import STATUSES, ListsRows, Overview, overviews_of
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
@@ -76,7 +76,7 @@ _yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
     multiple=True,
     help=f"Only runs of this status: {', '.join(STATUSES)}. Repeatable.  [default: every run that has ended]",
 )
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Not the newest N of them.")
+@click.option("--keep", type=WholeNumber(0), metavar="N", help="Not the newest N of them.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @_yes_option
 @store_option()

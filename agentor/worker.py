@@ -128,7 +128,8 @@ class _Run:
     @property
     def is_plain(self) -> bool:
         """Whether one that is seen for the first time would be treated the same."""
-        return self.unmoved is None and not self.in_vain and self.not_before <= clock.monotonic()
+        is_left_alone = self.not_before > clock.monotonic() or self.unmoved is not None
+        return not is_left_alone and not self.in_vain and not self.paused
 
     def wait(self, seconds: float) -> None:
         self.not_before = max(self.not_before, clock.monotonic() + seconds)
@@ -233,6 +234,7 @@ class Worker:
         return waits
 
     def _start(self, run: _Run, state: RunState) -> None:
+        run.paused = 0
         task = asyncio.create_task(self._go_on(run, state))
         self._running[run.run_id] = task
         task.add_done_callback(lambda _: self._running.pop(run.run_id, None))

@@ -45,7 +45,7 @@ async def test_a_live_run_can_be_cancelled_at_every_event_and_resumed(store: Any
         assert log[-2].by == "ada"
         assert types(log)[:number] == whole[:number]
         tools = Tools()
-        result = await agent(store, tools=tools).aresume(run_id)
+        result = await agent(store, tools=tools).aresume(run_id, wait=True)
         assert result.final_output == ANSWER
         assert verify(store.load(run_id)) == []
         if "tool_result" in types(log):

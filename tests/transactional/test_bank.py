@@ -125,7 +125,8 @@ def test_a_clerk_who_dies_anywhere_has_moved_what_is_recorded_and_nothing_else(
 def finish(store: SQLiteStore, atomic: bool = False, plan: Plan = PLAN) -> None:
     """Go on with what was left behind; no call of a transactional tool is ever in doubt."""
     agent = clerk(store, atomic_batches=atomic)
-    result = agent.resume("run") if store.load("run") else agent.run(order(plan), run_id="run")
+    has_begun = bool(store.load("run"))  # a thread of whoever died may be about to let go of it
+    result = agent.resume("run", wait=True) if has_begun else agent.run(order(plan), run_id="run")
     assert result.status == "completed"
     assert all(event.error != "outcome unknown" for event in result.events)
 

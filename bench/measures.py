@@ -175,7 +175,7 @@ def _many_rows(lab: Lab, sizes: Sizes) -> Iterator[Row]:
 
 def _race_bytes(lab: Lab, sizes: Sizes) -> None:
     lab.race([_ours(sizes.runs[0]), *_peers(sizes.runs[0])], 1)
-    lab.race([_ours(sizes.runs[1]), _ours(sizes.long)], 1)
+    lab.race([_ours(1), _ours(sizes.runs[1]), _ours(sizes.long)], 1)
 
 
 def _bytes_rows(lab: Lab, sizes: Sizes) -> Iterator[Row]:
@@ -185,17 +185,25 @@ def _bytes_rows(lab: Lab, sizes: Sizes) -> Iterator[Row]:
         size, json_size = _figure(lab, of, "bytes"), _figure(lab, of, "json_bytes")
         yield _share(row, size, json_size, at_most(1.6, "x"), "bytes")
     growth = sizes.long / sizes.runs[1]
-    row = (
-        "bytes",
-        f"{sizes.long:,} turns and {growth:g} times {sizes.runs[1]:,}, the larger over the smaller",
+    name = (
+        f"{sizes.long:,} turns and {growth:g} times {sizes.runs[1]:,}, the larger over the smaller"
     )
     whole, expected = _figure(lab, long, "bytes"), _figure(lab, middle, "bytes")
-    # Above or below what it should be: the larger over the smaller.
-    larger, smaller = (lambda pick=pick: pick(whole(), expected() * growth) for pick in (max, min))
-    yield _share(row, larger, smaller, at_most(1.05, "x"), "bytes")
+    yield _apart(name, whole, lambda: expected() * growth, at_most(1.05, "x"))
+    fixed = _figure(lab, _ours(1), "bytes")
+    name = "the same, each less what a file of one turn takes"
+    yield _apart(name, lambda: whole() - fixed(), lambda: (expected() - fixed()) * growth, None)
     for peer in _peers(sizes.runs[0]):
         row = ("bytes", f"{sizes.runs[0]:,} turns")
         yield _versus(lab, row, "bytes", "bytes", (_ours(sizes.runs[0]), peer), None)
+
+
+def _apart(
+    name: str, one: Callable[[], float], other: Callable[[], float], target: Target | None
+) -> Row:
+    """Two sizes that should be the same, above or below: the larger over the smaller."""
+    larger, smaller = (lambda pick=pick: pick(one(), other()) for pick in (max, min))
+    return _share(("bytes", name), larger, smaller, target, "bytes")
 
 
 def _figure(lab: Lab, of: Trial, name: str) -> Callable[[], float]:

@@ -12,7 +12,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
 from agentor.engine import clock, strict_json
@@ -108,7 +107,7 @@ class Calling:
         self._claimed: set[tuple[int, int]] = (
             set()
         )  # by this worker: its generation's seq, its position
-        self._threads: dict[tuple[int, int], threading.Thread] = {}  # of sync tools, likewise
+        self._threads: dict[tuple[int, int], tuple[Call, threading.Thread]] = {}  # of sync tools
 
     def offered(self, state: RunState) -> list[dict[str, Any]]:
         """The tools as the model is told of them: all but those that have used up their failures."""
@@ -318,10 +317,14 @@ class Calling:
     def _has_consent(self, batch: Batch, call: Call) -> bool:
         return call.position in batch.consented or not self._asks(batch, call)
 
-    def still_running(self, batch: Batch) -> list[tuple[Call, threading.Thread]]:
+    def still_running(self, batch: Batch | None) -> list[tuple[Call, threading.Thread]]:
         """Calls without a result whose sync tools were given up and go on all the same: nobody can stop a thread."""
-        threads = [(call, self._threads.get((batch.seq, call.position))) for call in batch.missing]
-        return [(call, thread) for call, thread in threads if thread and thread.is_alive()]
+        places = [(batch.seq, call.position) for call in batch.missing] if batch else []
+        return [each for each in map(self._threads.get, places) if each and each[1].is_alive()]
+
+    def ever_running(self) -> list[tuple[Call, threading.Thread]]:
+        """The same of all calls, those with a result, too: that may be lost."""
+        return [each for each in self._threads.values() if each[1].is_alive()]
 
     async def perform_in(self, transaction: Transaction, batch: Batch, call: Call) -> ToolOutcome:
         """Run a transactional call that is claimed; what it writes goes into the transaction."""
@@ -335,7 +338,10 @@ class Calling:
     ) -> ToolOutcome:
         self._check()
         tool = self._tools[call.name]
-        began = partial(self._threads.__setitem__, (batch.seq, call.position))
+
+        def began(thread: threading.Thread) -> None:
+            self._threads[batch.seq, call.position] = call, thread
+
         try:
             outcome = await perform(tool, batch.args_of(call), context, timeout_s, began)
         except CancelledWithOutcomeError as cancelled:

@@ -378,8 +378,11 @@ class Runner:
 
     def left_running(self) -> list[tuple[Call, threading.Thread]]:
         """The calls that go on in threads of their own although the run does not, with the threads."""
-        batch = self.state.batch
-        return [] if batch is None else self._calling.still_running(batch)
+        if (
+            self._recorder.unsaved
+        ):  # results among it perhaps, so that others would start those calls again
+            return self._calling.ever_running()
+        return self._calling.still_running(self.state.batch)
 
     def _check(self) -> None:
         """Whether something may be begun now. `LeaseLostError`, or `CancelledError` if we were told to stop."""

@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from agentor import Agentor, LeaseHeldError, LeaseLostError, MemoryStore, SQLiteStore, function_tool
+from agentor import (
+    Agentor,
+    LeaseHeldError,
+    LeaseLostError,
+    MemoryStore,
+    SQLiteStore,
+    StoreError,
+    function_tool,
+)
 from agentor.engine.holding import held_for, hold
 from agentor.engine.lease import Keeper
 from agentor.engine.store.protocol import Lease
@@ -157,6 +165,35 @@ async def test_a_run_is_held_for_longer_than_a_lease_lasts(tmp_path: Path) -> No
         later = Press(store)
         later.gate.set()
         assert (await later.agent.aresume("r")).final_output == "done"
+
+
+class Failing(MemoryStore):
+    """Takes no result while it `fails`."""
+
+    fails = True
+
+    def append_many(self, run_id: str, events: Any, lease: Lease | None = None) -> None:
+        if self.fails and any(event.type == "tool_result" for event in events):
+            raise StoreError("the disk failed")
+        super().append_many(run_id, events, lease)
+
+
+@pytest.mark.parametrize("durability", ["strict", "best_effort"])
+async def test_a_timed_out_call_whose_result_could_not_be_saved_holds_its_run(
+    durability: Any,
+) -> None:
+    store = Failing()
+    press = Press(store, tool_timeout_s=0.01, durability=durability)
+    task = await press.begun()
+    await asyncio.wait({task})
+    assert [event.type for event in store.load("r")][-1] == "tool_call"
+    store.fails = False
+    with pytest.raises(LeaseHeldError):
+        await Press(store).agent.aresume("r")
+    await press.open_gate()
+    later = Press(store)
+    later.gate.set()
+    assert (await later.agent.aresume("r", wait=True)).final_output == "done"
 
 
 async def test_a_timed_out_call_has_its_result_so_its_thread_holds_nothing(store: Any) -> None:

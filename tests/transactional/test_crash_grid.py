@@ -87,11 +87,11 @@ def opened(place: Path, synchronous: str = "FULL") -> SQLiteStore:
 def live(store: Any, place: Path, shape: Shape) -> Any:
     """From wherever the run stands to its end, with a person at hand."""
     agent = shop(store, place, shape)
-    result = agent.resume("r") if store.load("r") else agent.run("go", run_id="r")
+    result = agent.resume("r", wait=True) if store.load("r") else agent.run("go", run_id="r")
     while result.status == "paused":
         for call in result.pending:
             decide(agent, place, call)
-        result = agent.resume("r")
+        result = agent.resume("r", wait=True)
     return result
 
 

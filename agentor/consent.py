@@ -16,9 +16,9 @@ from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.result_text import RESULT_LIMIT, result_text
 from agentor.engine.store.protocol import Store, check_run_id
-from agentor.errors import AskedAgainError, LeaseHeldError, NotWaitingError, SequenceConflictError
+from agentor.errors import AskedAgainError, NotWaitingError, SequenceConflictError
 from agentor.recorded import Recorded, another_run, overtaken, recorded, reread
-from agentor.stopping import LEAVING_S
+from agentor.stopping import patiently
 
 
 async def decide_call(
@@ -37,13 +37,19 @@ async def decide_call(
     `decision` is an `approval` event with a status, `result` the `tool_result` that comes with it if the call is
     settled: one commit. `question` is the one that the person has seen (`PendingCall.question`): `AskedAgainError` if it
     is not the one that waits. `NotWaitingError` (a `ConfigError`) if the call does not wait, or is to be settled and was
-    never started; `LeaseHeldError` while somebody works on the run, also of whoever keeps it for two seconds. Of several who decide at once one does, and the others
-    are told what goes for whoever comes late. `known`: the run as it was just read. `give_up`: of a
+    never started; `LeaseHeldError` while somebody works on the run, or keeps it for two seconds. Of several who decide at
+    once one does, and the others are told what goes for whoever comes late. `known`: the run as it was just read. `give_up`: of a
     refusal, that it goes for any call without an answer (`find_open`), whichever question was seen. `run`: the
     `PendingCall.run` that was seen; `RunNotFoundError` if another run has its id by now.
     """
     known = known or await recorded(store, check_run_id(run_id))
-    keeper, known = await _acquired(store, run_id, known)
+
+    async def acquired(known: Recorded) -> tuple[Keeper, Recorded]:
+        keeper = Keeper(store, run_id)
+        await keeper.acquire()
+        return keeper, known
+
+    keeper, known = await patiently(store, run_id, known, acquired)
     try:
         while True:
             known = await reread(store, run_id, known)
@@ -63,22 +69,6 @@ async def decide_call(
                 known = await overtaken(store, run_id, known, conflict)
     finally:
         await keeper.release()
-
-
-async def _acquired(store: Store, run_id: str, known: Recorded) -> tuple[Keeper, Recorded]:
-    """The run to ourselves, as it is known by then. Whoever decides about another call of it, or has just paused it, lets
-    go of it in a moment; whoever works on it does not."""
-    patient_until = clock.monotonic() + LEAVING_S
-    while True:
-        keeper = Keeper(store, run_id)
-        try:
-            await keeper.acquire()
-            return keeper, known
-        except LeaseHeldError:
-            known = await reread(store, run_id, known)
-            if known[0].status is None or clock.monotonic() >= patient_until:
-                raise
-        await clock.sleep(LEAVING_S / 40)
 
 
 def _numbered(

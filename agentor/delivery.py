@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from agentor.engine import clock
 from agentor.engine.daemon_thread import in_thread
-from agentor.engine.recorder import off_loop, uninterrupted
+from agentor.engine.recorder import is_cancelled, off_loop, uninterrupted
 from agentor.engine.redact import SECRETS
 from agentor.engine.result_text import error_text
 from agentor.engine.store.transacting import Letter, Posts
@@ -51,7 +51,7 @@ async def _deliver_one(store: Posts, handler: Handler, letter: Letter) -> bool:
     try:
         await _hand_over(handler, letter)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise
         told = SECRETS.hide(error_text(error))
         wait_s = min(FIRST_WAIT_S * 2 ** min(letter.attempts - 1, 20), LONGEST_WAIT_S)
@@ -63,12 +63,6 @@ async def _deliver_one(store: Posts, handler: Handler, letter: Letter) -> bool:
         return False
     await uninterrupted(off_loop(store, store.letter_delivered, letter))
     return True
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody wants us to stop, and not the handler something of its own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _hand_over(handler: Handler, letter: Letter) -> None:

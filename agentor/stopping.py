@@ -10,8 +10,10 @@ import asyncio
 import logging
 import threading
 import weakref
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, TypeAlias, TypeGuard
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, TypeGuard, TypeVar
 
 from agentor.asked import asked_now, asked_of
 from agentor.engine import clock
@@ -40,6 +42,7 @@ TAKES: Final = (None, "failed", "paused")  # statuses of runs that a worker may 
 PARKABLE: Final = (None, "failed")  # whoever gives a run up may come after somebody who did better
 
 Cancelled: TypeAlias = Literal["cancelled", "asked", "over"]
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,9 +223,8 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
     except LeaseHeldError:
         if not isinstance(store, Signals):
             raise
-    known = await reread(
-        store, run_id, known
-    )  # it is the id that is asked, and whoever has it hears
+    # It is the id that is asked, and whoever has it hears.
+    known = await reread(store, run_id, known)
     await off_loop(store, store.ask, run_id, CANCEL, by)
     try:
         return await _heard(store, run_id, stop, known)
@@ -236,20 +238,33 @@ async def cancel_run(store: Store, run_id: str, by: str | None) -> Cancelled:
 async def _heard(store: Store, run_id: str, stop: Stop, known: Recorded) -> Cancelled:
     """What becomes of a question that is put. Whoever had the run may have let go of it without hearing this, or be about
     to; a run that goes on is looked at once more when it has ended."""
-    patient_until = clock.monotonic() + LEAVING_S
-    while True:
-        try:
-            if await end_run(store, run_id, stop, known):
-                return "cancelled"
-            break
-        except LeaseHeldError:
-            known = await reread(store, run_id, known)
-            if known[0].status is None or clock.monotonic() >= patient_until:
-                return "asked"
-        await clock.sleep(LEAVING_S / 40)
+    try:
+        if await patiently(store, run_id, known, partial(end_run, store, run_id, stop)):
+            return "cancelled"
+    except LeaseHeldError:
+        return "asked"
     await answered(store, run_id)
     state, _ = await reread(store, run_id, known)
     return "cancelled" if state.status == "cancelled" else "over"
+
+
+async def patiently(
+    store: Store, run_id: str, known: Recorded, attempt: Callable[[Recorded], Awaitable[_Result]]
+) -> _Result:
+    """What `attempt` gives that needs the run for itself, tried again while whoever has ended or paused it, or decides
+    about it, is about to let go. `LeaseHeldError`: somebody works on the run, or keeps it for LEAVING_S.
+
+    `attempt` is given the run as it is known by then. `RunNotFoundError` if it is gone.
+    """
+    patient_until = clock.monotonic() + LEAVING_S
+    while True:
+        try:
+            return await attempt(known)
+        except LeaseHeldError:
+            known = await reread(store, run_id, known)
+            if known[0].status is None or clock.monotonic() >= patient_until:
+                raise
+        await clock.sleep(LEAVING_S / 40)
 
 
 async def end_run(store: Store, run_id: str, stop: Stop, known: Recorded | None = None) -> bool:

@@ -45,9 +45,8 @@ class WorkReport:
     finished: dict[str, str] = field(default_factory=dict)  # run -> status
     failed: dict[str, str] = field(default_factory=dict)  # run -> error of its last attempt
     parked: dict[str, str] = field(default_factory=dict)  # run -> reason
-    unnamed: dict[str, int] = field(
-        default_factory=dict
-    )  # status, "failed", "parked" -> further runs
+    # Status, "failed", "parked" -> further runs.
+    unnamed: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return dict(self.__dict__)

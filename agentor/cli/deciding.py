@@ -99,9 +99,8 @@ def _waiting(store: Store, damaged: list[str]) -> Iterator[_Waiting]:
             continue
         try:
             log = store.load(row.run_id)
-            calls = (
-                pending_of(replay(log, row.run_id), row.run_id) if log else []
-            )  # or deleted meanwhile
+            # Without events it was deleted meanwhile.
+            calls = pending_of(replay(log, row.run_id), row.run_id) if log else []
         except LogCorruptError as error:
             damaged.append(str(error))
             continue

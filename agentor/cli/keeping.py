@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,16 +20,16 @@ from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.wording import counted
 from agentor.engine import clock
-from agentor.engine.events import Event
-from agentor.engine.store.protocol import Deletes, Removed, Store, Tails, check_run_id
+from agentor.engine.store.protocol import Deletes, Removed, Store, check_run_id
 from agentor.errors import (
     ConfigError,
     LeaseHeldError,
+    LogCorruptError,
     RunNotFoundError,
     StoreError,
     UnfinishedDeleteError,
 )
-from agentor.recorded import another_run
+from agentor.recorded import another_run, identity
 
 _HEADINGS = ("run", "status", "agent", "turns", "started")
 _SHOWN = 20  # runs of a table that may have thousands
@@ -99,9 +100,8 @@ def prune(
     if older_than is None and not statuses and keep is None:
         raise ConfigError("which runs? say --older-than AGE, --status STATUS or --keep N")
     if older_than is None and not yes:
-        older_than = datetime.fromtimestamp(
-            clock.now(), UTC
-        )  # what changes while it asks was not shown
+        # What changes while it asks was not shown.
+        older_than = datetime.fromtimestamp(clock.now(), UTC)
     chosen: dict[str, Any] = {"older_than": older_than, "status": statuses or None, "keep": keep}
     with existing_store(store_path) as store:
         deletes = _deleting(store)
@@ -143,10 +143,10 @@ def delete(run_ids: tuple[str, ...], yes: bool, store_path: str | None, as_json:
         for name in names:
             if name not in known:
                 raise RunNotFoundError(name)
-        meant = {} if yes else _beginnings(store, names)
+        meant = {} if yes else {name: _which(store, name) for name in names}
         _ask(store, names, yes)
-        for name in meant:
-            if _beginnings(store, [name]) != {name: meant[name]}:
+        for name, which in meant.items():
+            if _which(store, name) != which:
                 raise another_run(name)
         own = _own_events(store, names)
         parts: list[Removed] = []
@@ -172,11 +172,11 @@ def _deleting(store: Store) -> Deletes:
     return store
 
 
-def _beginnings(store: Store, names: Sequence[str]) -> dict[str, Event | None]:
-    """The first event of each run, which has what tells it from any other of its id."""
-    if not isinstance(store, Tails):
-        return {}
-    return {name: next(iter(store.tail(name, timeout=0)), None) for name in names}
+def _which(store: Store, run_id: str) -> str | None:
+    """What tells the run from any other of its id; None of one that is gone, or damaged."""
+    with contextlib.suppress(LogCorruptError):
+        return identity(log) if (log := store.load(run_id)) else None
+    return None
 
 
 def _own_events(store: Store, names: Sequence[str]) -> dict[str, int]:

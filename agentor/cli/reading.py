@@ -152,9 +152,8 @@ def _newest_read(
     if status not in (None, DAMAGED):  # damage may stand anywhere in a log
         looked_at = may_have(store, looked_at, [status])
     rows = list(overviews_of(store, console.with_progress(looked_at, "reading runs")))
-    agents = (
-        (None, agent) if status == DAMAGED else (agent,)
-    )  # whose a damaged run is, nobody knows
+    # Whose a damaged run is, nobody knows.
+    agents = (None, agent) if status == DAMAGED else (agent,)
     found = [
         row
         for row in rows

@@ -203,6 +203,12 @@ async def ended(tasks: Collection[asyncio.Task[Any]]) -> asyncio.CancelledError 
     return cancelled
 
 
+def is_cancelled() -> bool:
+    """Whether somebody wants the running task to stop: else a CancelledError here is of what it has called."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def uninterrupted(work: Awaitable[_Result]) -> _Result:
     """Await to the end even if cancelled meanwhile, then let the cancellation go on.
 

@@ -34,7 +34,7 @@ from agentor.engine.ending import closing, stopped
 from agentor.engine.events import Event
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
-from agentor.engine.recorder import Durability, Recorder, ended
+from agentor.engine.recorder import Durability, Recorder, ended, is_cancelled
 from agentor.engine.redact import hide_in_error
 from agentor.engine.replay import RunState
 from agentor.engine.request import Call
@@ -144,8 +144,7 @@ class Runner:
         except (StoreError, LeaseError):
             raise
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if self._is_halted or (task is not None and task.cancelling()):
+            if self._is_halted or is_cancelled():
                 raise  # somebody wants us to stop
             await self._fail(error)
             raise ModelError(
@@ -378,9 +377,8 @@ class Runner:
 
     def left_running(self) -> list[tuple[Call, threading.Thread]]:
         """The calls that go on in threads of their own although the run does not, with the threads."""
-        if (
-            self._recorder.unsaved
-        ):  # results among it perhaps, so that others would start those calls again
+        if self._recorder.unsaved:
+            # Results among it perhaps, so that others would start those calls again.
             return self._calling.ever_running()
         return self._calling.still_running(self.state.batch)
 

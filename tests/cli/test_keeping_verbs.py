@@ -152,6 +152,25 @@ def test_delete_takes_no_run_that_it_has_not_shown(stored: str, meanwhile: Any) 
     assert sorted(left(stored)) == ["finished", "killed"]
 
 
+def test_delete_takes_no_other_fork_of_the_same_parent(stored: str, meanwhile: Any) -> None:
+    def fork(nonce: str) -> None:
+        event = {"type": "fork", "forked_from": "finished", "forked_at": 7, "nonce": nonce}
+        write(stored, "copy", [*BODIES, event])
+
+    def made_anew() -> None:
+        store: Any = open_store(stored)
+        with store:
+            store.delete("copy")
+        fork("two")
+
+    fork("one")
+    meanwhile(made_anew)
+    result = CliRunner().invoke(main, ["delete", "copy", "--store", stored])
+    assert result.exit_code == 1
+    assert "the run copy that was meant was deleted" in result.stderr
+    assert "copy" in left(stored)
+
+
 def test_delete_takes_the_runs_that_are_named(program: Program, stored: str) -> None:
     write(stored, "third", BODIES)
     result = program("delete", "third", "finished", "third", "--yes", "--store", stored)

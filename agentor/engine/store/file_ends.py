@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from agentor.engine.store.file_opening import sync_directory
+from agentor.engine.store.file_opening import put, sync_directory
 from agentor.engine.store.file_reading import SUFFIX
 from agentor.engine.store.jsonl import JsonlLog
 from agentor.errors import StoreError
@@ -84,7 +84,7 @@ class Ends:
             try:
                 before = os.fstat(descriptor)
                 if _inode(os.fstat(writable)) == _inode(before):
-                    _put_back(writable, os.pread(descriptor, before.st_size, 0))
+                    put(writable, 0, os.pread(descriptor, before.st_size, 0))
                     os.utime(writable, ns=(before.st_atime_ns, before.st_mtime_ns))
             finally:
                 os.close(writable)
@@ -99,12 +99,6 @@ class Ends:
 
     def forget(self, run_id: str) -> None:
         self._known.pop(run_id, None)
-
-
-def _put_back(descriptor: int, content: bytes) -> None:
-    written = 0
-    while written < len(content):
-        written += os.pwrite(descriptor, content[written:], written)
 
 
 def _seen(descriptor: int) -> _Seen | None:

@@ -96,10 +96,15 @@ def write_at(descriptor: int, offset: int, content: bytes) -> None:
     """Put the content behind the good part of a file, and bring it to the disk."""
     # What lies beyond the good part is a torn line: never an event, and never to be glued to one.
     os.ftruncate(descriptor, offset)
+    put(descriptor, offset, content)
+    os.fsync(descriptor)
+
+
+def put(descriptor: int, offset: int, content: bytes) -> None:
+    """Write all of the content, in as many writes as that takes."""
     written = 0
     while written < len(content):
         written += os.pwrite(descriptor, content[written:], offset + written)
-    os.fsync(descriptor)
 
 
 def put_in_place(scratch: Path, target: Path, busy: Callable[[float], AgentorError]) -> None:

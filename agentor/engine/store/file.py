@@ -233,7 +233,7 @@ class FileStore(Tailing):
     def ask(self, run_id: str, kind: str, by: str | None = None) -> None:
         """Ask something of a run, whoever works on it."""
         with saving(self.path(run_id)):
-            self._signals.ask(run_id, check_signal(kind), by)
+            self._signals.ask(run_id, check_signal(kind), by, partial(self._busy, run_id))
 
     def asked(self, run_id: str) -> list[str]:
         """The kinds of questions to a run that are not answered yet, by name."""

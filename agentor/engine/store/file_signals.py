@@ -1,19 +1,22 @@
 """Questions to a run of the FileStore: a directory beside the lock, one small file per question.
 
-A file is made by one call that fails if it is there, and taken away by one call, so nothing needs a lock and a reader
-never sees half a question.
+A question is asked for as long as its file is there. What is in it says by whom, and proves that the asking was done with:
+a file without it is what somebody left who failed or died, and whoever asks next begins anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from agentor.engine import clock
-from agentor.engine.store.file_opening import sync_directory
+from agentor.engine.store.file_opening import opened, put, sync_directory, write_at
 from agentor.engine.store.protocol import check_asker
+from agentor.errors import AgentorError
 
 
 class FileSignals:
@@ -22,19 +25,35 @@ class FileSignals:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def ask(self, run_id: str, kind: str, by: str | None) -> None:
+    def ask(
+        self, run_id: str, kind: str, by: str | None, busy: Callable[[float], AgentorError]
+    ) -> None:
         asker = check_asker(by)
-        with contextlib.suppress(FileExistsError):
-            descriptor = self._new(self._place(run_id), kind)
-            try:
-                os.write(descriptor, json.dumps({"asked_at": clock.now(), "by": asker}).encode())
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            place = self._place(run_id)
-            for directory in (place, *place.parents[:2]):  # any of them may be new, too
-                with contextlib.suppress(FileNotFoundError):  # answered meanwhile
-                    sync_directory(directory)
+        place = self._place(run_id)
+        while True:
+            place.parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # its last question has just been answered
+                place.mkdir(exist_ok=True)
+                with opened(place / kind, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, busy) as (file, _):
+                    self._ask(place / kind, file, asker)
+                return
+
+    def _ask(self, path: Path, file: int, asker: str | None) -> None:
+        standing = os.pread(file, os.fstat(file).st_size, 0)
+        try:
+            if _is_question(standing):
+                # Once more, for its sync may have failed: after that another one brings nothing to the disk.
+                put(file, 0, standing)
+                os.fsync(file)
+            else:
+                question = {"asked_at": clock.now(), "by": asker}
+                write_at(file, 0, json.dumps(question).encode())
+            self._bring_to_disk(path.parent)
+        except OSError:
+            if not _is_question(standing):  # else somebody was told that it is asked
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise
 
     def asked(self, run_id: str) -> list[str]:
         try:
@@ -44,10 +63,10 @@ class FileSignals:
 
     def asked_by(self, run_id: str, kind: str) -> str | None:
         try:
-            asked = json.loads((self._place(run_id) / kind).read_bytes())
-        except (FileNotFoundError, ValueError):  # answered since, or torn by a crash
+            content = (self._place(run_id) / kind).read_bytes()
+        except FileNotFoundError:  # answered since
             return None
-        by = asked.get("by") if isinstance(asked, dict) else None
+        by = json.loads(content).get("by") if _is_question(content) else None
         return by if isinstance(by, str) else None
 
     def answered(self, run_id: str, kind: str) -> None:
@@ -68,14 +87,18 @@ class FileSignals:
         with contextlib.suppress(OSError):  # mostly, it is not there
             self._place(run_id).rmdir()
 
-    def _new(self, place: Path, kind: str) -> int:
-        """The open file of a new question; `FileExistsError` if it is asked already."""
-        while True:
-            place.parent.mkdir(exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):  # its last question has just been answered
-                place.mkdir(exist_ok=True)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                return os.open(place / kind, flags, 0o600)
+    def _bring_to_disk(self, place: Path) -> None:
+        for directory in (place, *place.parents[:2]):  # any of them may be new, too
+            with contextlib.suppress(FileNotFoundError):  # answered meanwhile
+                sync_directory(directory)
 
     def _place(self, run_id: str) -> Path:
         return self._directory / f"{run_id}.asked"
+
+
+def _is_question(content: bytes) -> bool:
+    """False for what somebody left who failed or died as they asked."""
+    try:
+        return isinstance(json.loads(content), dict)
+    except ValueError:
+        return False

@@ -119,7 +119,8 @@ class Runner:
         self._found = len(self.events)  # in the log, before any of ours
         self._running: set[asyncio.Task[None]] = set()
         self._recording = asyncio.Lock()  # each result takes the next seq
-        self._is_broken = False  # a commit of a transactional call has failed: the log may be further than we know
+        # A commit with results has failed: the log may be further than we know.
+        self._is_broken = False
         self._is_halted = False
         self._started_at = clock.now()
 
@@ -240,15 +241,11 @@ class Runner:
             if self._is_broken:
                 return  # the failure is about to end the run
             self._check()
-            try:
-                await transact(
-                    *(self._calling, self._recorder, self.state, batch, calls),
-                    commit=self._commit,
-                    record=self._record_results,
-                )
-            except Exception:
-                self._is_broken = True
-                raise
+            await transact(
+                *(self._calling, self._recorder, self.state, batch, calls),
+                commit=self._commit,
+                record=self._record_results,
+            )
 
     def _check_claimed(self, calls: Sequence[Call]) -> None:
         """A tool with a declared effect starts only if a crash would find its claim: best effort is not enough."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from agentor import (
@@ -218,6 +219,50 @@ async def test_what_waits_for_a_transaction_to_end_is_recorded_when_the_run_is_e
         assert verify(store.load("r")) == []
         result = await mine.aresume("r", wait=True)
         assert sorted(results(result.events)) == ["booked", "sent"]
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+async def test_what_has_been_given_is_recorded_when_a_transaction_beside_it_cannot_be_begun(
+    tmp_path: Path, atomic: bool
+) -> None:
+    """Whoever has the file lets go of it when the waiting is over."""
+    booked: list[str] = []
+
+    class Crowded(SQLiteStore):
+        def transact(self, run_id: str, lease: Lease | None = None, limit_s: float = 5.0) -> Any:
+            other.execute("BEGIN IMMEDIATE")
+            transaction = super().transact(run_id, lease, limit_s)
+            transaction.begun.add_done_callback(lambda _: other.execute("ROLLBACK"))
+            return transaction
+
+    @function_tool(effect="transactional")
+    def book(ctx: RunContext) -> str:
+        """Book."""
+        booked.append("booked")
+        return "booked"
+
+    till, script = Till(), [calls(("book", {}), ("quick", {}), ("book", {})), says("done")]
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        store.append("other", Event("message", text="there is a file"))
+    with Crowded(tmp_path / "runs.db", busy_timeout_s=0.05) as store:
+        other = apsw.Connection(str(tmp_path / "runs.db"))
+        mine = Agentor(
+            "A",
+            model=ScriptedModel.by_turn(script),
+            tools=[book, *till.tools()],
+            store=store,
+            atomic_batches=atomic,
+        )
+        with pytest.raises(StoreError, match="could not be begun"):
+            await mine.arun("go", run_id="r")
+        assert (till.given, booked) == (["quick"], [])
+        assert results(store.load("r")) == ["quick"]
+        other.close()
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        mine.store = store
+        result = await mine.aresume("r")
+        assert (till.given, booked) == (["quick"], ["booked", "booked"])
+        assert sorted(results(result.events)) == ["booked", "booked", "quick"]
 
 
 # Not where something is broken ------------------------------------------------------------------------------------

@@ -7,25 +7,21 @@ the loop. What differs is only how they come by the two.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 from agentor.consent import pending_of
-from agentor.definition import Change, changes, definition_in, left_alone
+from agentor.definition import left_alone
 from agentor.driving import drive
 from agentor.engine import clock
-from agentor.engine import events as ev
-from agentor.engine.asking import name_of
-from agentor.engine.batch import Batch
-from agentor.engine.calling import Calling
-from agentor.engine.decide import resumption, snap
+from agentor.engine.decide import snap
 from agentor.engine.events import Event, Message, RunResult
 from agentor.engine.lease import Keeper
 from agentor.engine.outbox import Audience
 from agentor.engine.recorder import Recorder, off_loop, uninterrupted
 from agentor.engine.replay import RunState, evolve
-from agentor.engine.request import SYSTEM_ROLES
 from agentor.engine.runner import AgentSpec, Runner
 from agentor.engine.store.forking import fork_run, forks_at_once
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
@@ -39,8 +35,9 @@ from agentor.errors import (
     StoreError,
 )
 from agentor.inputs import check_approvals, read_count
+from agentor.opening import Opening
 from agentor.output import OutputType
-from agentor.plan import Limits, Plan, needed, plan_of
+from agentor.plan import Limits, Plan, plan_of
 from agentor.recorded import (
     Recorded,
     another_run,
@@ -75,6 +72,10 @@ class Launch:
     on_change: OnChange = "warn"
     by_worker: bool = False  # nobody looks on who would wonder about a warning
 
+    @cached_property
+    def _opening(self) -> Opening:
+        return Opening(self.spec, self.instructions)
+
     async def run(self, messages: Sequence[Message], run_id: str | None = None) -> RunResult:
         """A new run. `RunExistsError` if the id that was asked for is taken."""
         check_approvals(self.spec.tools, self.store)
@@ -82,7 +83,7 @@ class Launch:
             await self._check_free(check_run_id(run_id))
         keeper = Keeper(self.store, run_id or new_run_id())
         runner = self._runner(keeper)
-        start = self._run_start(self._with_instructions(messages))
+        start = self._opening.first(messages)
         await self._acquire_fresh(keeper)
         return await self._finish(runner, keeper, [start])
 
@@ -142,7 +143,7 @@ class Launch:
                 return self._result(self._runner(keeper, state, events))
             if not is_checked or self.on_change == "refuse":  # else it has been told already
                 self._check_change(keeper.run_id, state, events)
-            opening = self._reopening(keeper.run_id, state)
+            opening = self._opening.again(keeper.run_id, state)
         except BaseException:
             await keeper.release()
             raise
@@ -162,7 +163,7 @@ class Launch:
         if goes_on:
             # Before anything is copied, and so not again of the copy.
             self._check_change(run_id, state, events, "the fork of run")
-            self._reopening(run_id, state, messages)
+            self._opening.again(run_id, state, messages)
         keeper = Keeper(self.store, new_run_id() if fork_id is None else check_run_id(fork_id))
         agent, is_copied = self.spec.agent if goes_on else None, False
 
@@ -200,9 +201,9 @@ class Launch:
     async def plan(self, run_id: str) -> Plan:
         """What `resume` would do now. Writes nothing and asks nobody."""
         state, events = await self._load(check_run_id(run_id))
-        settles = self._settles(state.batch)
-        reopen = resumption(state, self.spec.max_turns, settles)
-        changed = [] if state.is_complete else self._changes(state, events)
+        opening = self._opening
+        settles, reopen = opening.settles(state.batch), opening.reopening(state)
+        changed = [] if state.is_complete else opening.changes(state, events)
         refused = [REFUSED] if changed and self.on_change == "refuse" else []
         if (reopen is not None or state.asked) and self.spec.budget is not None:
             refused += self.spec.budget.problems(state)
@@ -212,16 +213,7 @@ class Launch:
             problems=tuple(refused),
             left_alone=None if self.on_change == "adopt" else left_alone(changed, self.spec.agent),
         )
-        return plan_of(plan, state, reopen, settles, self._calling(run_id), self._limits(state))
-
-    def _calling(self, run_id: str) -> Calling:
-        """The tools as a resume would have them, to be asked what they would do."""
-        spec = self.spec
-        return Calling(
-            *(spec.tools, run_id, True, spec.context, spec.max_tool_failures, spec.tool_timeout_s),
-            check=lambda: None,
-            transaction_limit_s=spec.transaction_limit_s,
-        )
+        return plan_of(plan, state, reopen, settles, opening.calling(run_id), self._limits(state))
 
     def _limits(self, state: RunState) -> Limits:
         ends_at, budget = self._ends_at(state), self.spec.budget
@@ -240,7 +232,7 @@ class Launch:
         if run_id is not None:
             await self._check_free(check_run_id(run_id))
         chosen = run_id or new_run_id()
-        start = self._run_start(self._with_instructions(messages)).with_(seq=1, queued=True)
+        start = self._opening.first(messages).with_(seq=1, queued=True)
         try:
             await Recorder(store, chosen, "strict").save([start])
         except SequenceConflictError as error:
@@ -249,21 +241,10 @@ class Launch:
 
     # What has changed ---------------------------------------------------------------------------------------------
 
-    def _changes(self, state: RunState, events: Sequence[Event]) -> list[Change]:
-        found = []
-        if state.agent not in (None, self.spec.agent):
-            found.append(Change("agent", None, state.agent, self.spec.agent))
-        digest, before = definition_in(events)
-        if digest is None or digest == self.spec.definition:
-            return found
-        if before is None or self.spec.defined is None:
-            return [*found, Change("unknown")]
-        return found + changes(before, self.spec.defined)
-
     def _check_change(
         self, run_id: str, state: RunState, events: Sequence[Event], which: str = "run"
     ) -> None:
-        if self.on_change == "adopt" or not (changed := self._changes(state, events)):
+        if self.on_change == "adopt" or not (changed := self._opening.changes(state, events)):
             return
         what = "\n".join(map(str, changed))
         told = f"{which} {run_id!r} goes on with an agent that has changed:\n{what}"
@@ -272,71 +253,6 @@ class Launch:
         if self.by_worker and (why := left_alone(changed, self.spec.agent)):
             raise ConfigError(f"workers leave run {run_id!r} alone: {why}")
         logger.warning("%s", told)
-
-    # Opening a segment --------------------------------------------------------------------------------------------
-
-    def _with_instructions(self, messages: Sequence[Message]) -> list[Message]:
-        if self.instructions and not _has_system(messages):
-            return [{"role": "system", "content": self.instructions}, *messages]
-        return list(messages)
-
-    def _reopening(
-        self, run_id: str, state: RunState, messages: Sequence[Message] = ()
-    ) -> list[Event]:
-        """The run_start that goes on from a state; none if only the end of the run is missing."""
-        messages = [*state.asked, *messages]
-        settles = self._settles(state.batch)
-        told: Sequence[Message] = ()  # already, for when the batch has its answers
-        if state.batch is not None and settles:
-            self._check_tools(run_id, state.batch)
-            told = state.batch.then
-        elif state.batch is not None:
-            messages = [*state.batch.then, *messages]  # what was added since is not given up
-        reopen = resumption(state, self.spec.max_turns, settles)
-        if reopen is None and not messages:
-            return []
-        if self.spec.budget is not None:
-            self.spec.budget.check_spent(state)
-        kept, added = len(state.transcript), messages
-        if self.instructions and not (state.transcript.has_system or _has_system(told)):
-            if not settles:
-                kept, added = 0, [*state.messages, *messages]
-            added = self._with_instructions(added)
-        start = self._run_start(added, state).with_(kept=kept or None)
-        if reopen is not None and reopen.rewound:
-            start = start.with_(rewound=list(reopen.rewound))
-        if state.batch is not None and settles:
-            start = start.with_(settling=list(reopen.settling) if reopen else [])
-        return [start]
-
-    def _settles(self, batch: Batch | None) -> bool:
-        """Whether a half-finished batch is gone on with."""
-        if batch is None:
-            return False
-        declared = {name: tool.effect for name, tool in self.spec.tools.items()}
-        if self.spec.half_finished == "rewind":
-            return batch.approving  # consent is never given up
-        return self.spec.half_finished == "settle" or batch.settles(declared)
-
-    def _check_tools(self, run_id: str, batch: Batch) -> None:
-        """`ConfigError` if a tool that an open batch needs is gone."""
-        if gone := self._calling(run_id).gone(batch):
-            raise ConfigError(f"run {run_id!r}: {needed(gone[0], run_id)}")
-
-    def _run_start(self, messages: list[Message], state: RunState | None = None) -> Event:
-        spec = self.spec
-        is_known = state is not None and spec.definition in state.definitions
-        return Event(
-            ev.RUN_START,
-            agent=spec.agent,
-            model=name_of(spec.models[0]),
-            messages=messages,
-            limits={"max_turns": spec.max_turns, "max_tool_failures": spec.max_tool_failures},
-            definition=spec.definition,
-            defined=None if is_known else spec.defined,
-            nonce=clock.new_nonce() if state is None else None,
-            started_at=clock.now(),
-        )
 
     # The store ----------------------------------------------------------------------------------------------------
 
@@ -479,7 +395,3 @@ def with_turns(spec: AgentSpec, max_turns: int | None) -> AgentSpec:
     if max_turns is None:
         return spec
     return replace(spec, max_turns=read_count("max_turns", max_turns))
-
-
-def _has_system(messages: Iterable[Message]) -> bool:
-    return any(message.get("role") in SYSTEM_ROLES for message in messages)

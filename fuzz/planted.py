@@ -10,7 +10,7 @@ from unittest import mock
 
 import apsw
 
-from agentor import consent, delivery, launch
+from agentor import consent, delivery, opening
 from agentor import worker as working
 from agentor.engine.asking import Asking
 from agentor.engine.batch import SETTLED, Batch
@@ -32,6 +32,7 @@ from agentor.engine.store.summary import COUNTS, summary
 from agentor.engine.store.transacting import Letter, Transaction
 from agentor.errors import LeaseLostError, NotWaitingError, SequenceConflictError
 from agentor.launch import Launch
+from agentor.opening import Opening
 from agentor.stopping import Stop, Stopper
 from fuzz.world import World
 
@@ -234,7 +235,7 @@ def finished_runs_reopened() -> Iterator[None]:
         return await self._go_on(Keeper(self.store, run_id), known, False, len(known[1]))
 
     with (
-        mock.patch.object(launch, "resumption", reopening),
+        mock.patch.object(opening, "resumption", reopening),
         mock.patch.object(Launch, "_resume", resume),
     ):
         yield
@@ -243,24 +244,24 @@ def finished_runs_reopened() -> Iterator[None]:
 @contextlib.contextmanager
 def asked_after_the_fork() -> Iterator[None]:
     """A fork is there before its input is, which only the one who forks knows."""
-    copy, reopening = Launch._copy, Launch._reopening
-    known: list[tuple[Launch, str, Sequence[Message]]] = []
+    copy, again = Launch._copy, Opening.again
+    known: list[tuple[Opening, str, Sequence[Message]]] = []
 
     def copied(
         self: Launch, run_id: str, fork_id: str, at: Any, messages: Sequence[Message], *rest: Any
     ) -> None:
-        known.append((self, fork_id, messages))
+        known.append((self._opening, fork_id, messages))
         copy(self, run_id, fork_id, at, (), *rest)
 
-    def reopened(
-        self: Launch, run_id: str, state: RunState, messages: Sequence[Message] = ()
+    def opened(
+        self: Opening, run_id: str, state: RunState, messages: Sequence[Message] = ()
     ) -> list[Event]:
         own = [m for by, fork, asked in known if by is self and fork == run_id for m in asked]
-        return reopening(self, run_id, state, [*messages, *own])
+        return again(self, run_id, state, [*messages, *own])
 
     with (
         mock.patch.object(Launch, "_copy", copied),
-        mock.patch.object(Launch, "_reopening", reopened),
+        mock.patch.object(Opening, "again", opened),
     ):
         yield
 

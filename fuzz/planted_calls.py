@@ -13,17 +13,17 @@ from agentor.engine.calling import Calling, Fate
 from agentor.engine.replay import RunState
 from agentor.engine.request import Call
 from agentor.engine.runner import Runner
-from agentor.launch import Launch
+from agentor.opening import Opening
 
 
 @contextlib.contextmanager
 def half_finished_is_given_up() -> Iterator[None]:
     """A resume gives a half-finished batch up whatever its tools declare."""
 
-    def settles(self: Launch, batch: Batch | None) -> bool:
+    def settles(self: Opening, batch: Batch | None) -> bool:
         return batch is not None and batch.approving
 
-    with mock.patch.object(Launch, "_settles", settles):
+    with mock.patch.object(Opening, "settles", settles):
         yield
 
 

@@ -75,6 +75,7 @@ FLOORS = {
         *("agentor.output", "agentor.tracing", "agentor.consent", "agentor.definition"),
         *(
             "agentor.plan",
+            "agentor.opening",
             "agentor.driving",
             "agentor.stopping",
             "agentor.asked",

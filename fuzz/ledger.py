@@ -108,6 +108,10 @@ class Log:
         """Whether there is an end of the run beyond its first `count` events."""
         return any(event.type == RUN_END for event in self.events[count:])
 
+    def before_its_end(self) -> int:
+        """How many events come before the last end of the run. Decisions may follow that."""
+        return max(n for n, event in enumerate(self.events) if event.type == RUN_END)
+
     def _about_batch(self, seq: int) -> Iterator[Event]:
         """The events while the batch of the generation at `seq` is open, the one that settles it included."""
         for state, event in zip(self.states[seq:], self.events[seq:], strict=False):

@@ -215,7 +215,8 @@ class Worker:
         log = self.world.ledger.logs.get(run_id)
         if log is None:
             return 0
-        return len(log.events) - int(log.state.status not in (*TAKEN, "max_turns"))
+        is_open = log.state.status in (*TAKEN, "max_turns")
+        return len(log.events) if is_open else log.before_its_end()
 
     def granted(self, lease: Lease) -> None:
         self.terms[lease.run_id] = lease.term

@@ -17,6 +17,7 @@ from rich.progress import Progress
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
+from agentor.cli.posting import tell_letters_stay
 from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
 from agentor.cli.wording import counted
 from agentor.engine.store.protocol import Store
@@ -93,7 +94,9 @@ def _export_runs(
 ) -> None:
     done = export_runs(store, out, run_ids, replace=force, progress=console.with_progress)
     count = len(done.runs)
-    _tell({"out": out, "runs": count}, f"{out}: {_runs(count)}.", done.damaged, as_json)
+    letters = tell_letters_stay(store, set(done.runs), "in this store, which still delivers them")
+    summary = {"out": out, "runs": count, "letters": letters}
+    _tell(summary, f"{out}: {_runs(count)}.", done.damaged, as_json)
 
 
 @click.command(

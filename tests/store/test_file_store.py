@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import logging
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Callable
@@ -509,6 +511,78 @@ def test_what_is_no_file_is_listed_and_what_holds_nothing_is_not(store: FileStor
     for run_id in ("dir", "loop"):
         with pytest.raises(LogCorruptError, match="cannot be read"):
             store.load(run_id)
+
+
+def _socket(path: Path) -> None:
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path.name)  # which may not be long
+
+
+def _link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.parent / "pipe")
+    path.symlink_to("pipe")
+
+
+NO_FILES: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a socket": _socket,
+    "a link to a pipe": _link_to_a_pipe,
+    "a link to a device that never ends": lambda path: path.symlink_to("/dev/zero"),
+    "a link to an empty device": lambda path: path.symlink_to("/dev/null"),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", NO_FILES)
+def test_a_pipe_a_socket_or_a_device_among_the_runs_keeps_nobody_waiting_and_is_one_damaged_run(
+    store: FileStore, what: str
+) -> None:
+    store.append("run", Event("run_end", status="completed"))
+    NO_FILES[what](store.path("odd"))
+    for look in (
+        store.load,
+        store.read,
+        store.status_at_end,
+        lambda run_id: fork_run(store, run_id),
+    ):
+        with pytest.raises(LogCorruptError, match=r"odd\.jsonl cannot be read: it is no file"):
+            look("odd")
+    with pytest.raises(LogCorruptError):
+        next(iter(store.tail("odd", timeout=0)))
+    for change in (
+        lambda: store.append("odd", said("x")),
+        lambda: store.create_run("odd", [said("x")]),
+        lambda: store.delete("odd"),
+    ):
+        with pytest.raises(StoreError, match="it is no file"):
+            change()
+    with pytest.raises(RunExistsError):
+        store.fork("run", "odd")
+    assert store.path("odd").lstat()  # it is not ours to take away
+    assert store.integrity_check() == []
+    assert set(store.list_runs()) == {"run", "odd"}
+    assert store.prune(keep=0).run_ids == ["run"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", NO_FILES)
+def test_a_pipe_a_socket_or_a_device_in_the_place_of_a_lock_or_a_question_keeps_nobody_waiting(
+    store: FileStore, what: str
+) -> None:
+    asked = store.directory / ".locks" / "run.asked"
+    asked.mkdir(parents=True)
+    NO_FILES[what](asked / "cancel")
+    NO_FILES[what](store.directory / ".locks" / "run.lock")
+    for use in (
+        lambda: store.acquire("run", "me", 30),
+        lambda: store.holder("run"),
+        lambda: store.append("run", said("4")),
+        lambda: store.ask("run", "cancel"),
+        lambda: store.asked_by("run", "cancel"),
+    ):
+        with pytest.raises(StoreError, match="it is no file"):
+            use()
+    store.append("another", said("1"))
 
 
 def locks(store: FileStore) -> list[str]:

@@ -27,6 +27,7 @@ from agentor.engine.store.file_opening import put_in_place, sync_directory, writ
 from agentor.engine.store.file_reading import (
     SUFFIX,
     Version,
+    check_file,
     content_of,
     content_up_to,
     holds_run,
@@ -286,6 +287,7 @@ class FileStore(Tailing):
 
     def _known(self, run_id: str, path: Path) -> bytes | None:
         """What stands in the file, if that is on the disk as far as this store knows. An append may be under way."""
+        check_file(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             end = self._ends.known(run_id, descriptor)

@@ -26,6 +26,7 @@ from typing import Any
 
 from agentor.engine import clock
 from agentor.engine.store.file_errors import check_directory
+from agentor.engine.store.file_reading import check_file
 from agentor.engine.store.over_fork import new_lock
 from agentor.engine.store.owner import is_gone
 from agentor.engine.store.protocol import Holder, Lease
@@ -207,6 +208,7 @@ class FileLocks:
     def _open(self, run_id: str, flags: int) -> int:
         path = self._path(run_id)
         try:
+            check_file(path)
             return os.open(path, flags | os.O_CLOEXEC, 0o600)
         except PermissionError:
             if path.exists():  # it is there as long as somebody holds the run

@@ -709,6 +709,57 @@ def test_whoever_asks_again_for_a_run_whose_lock_file_was_taken_away_gets_it_onl
     assert (locks(store), len(os.listdir("/proc/self/fd"))) == ([], before)
 
 
+OWNERS = ["w", "w" * 440, "\N{GRINNING FACE}" * 100, "w" * 5_000]
+
+
+@pytest.mark.parametrize("owner", OWNERS, ids=len)
+@pytest.mark.parametrize("before", [None, *OWNERS], ids=lambda before: before and len(before))
+def test_a_lease_is_one_however_long_the_names_of_its_holder_and_of_a_dead_one_are(
+    store: FileStore, owner: str, before: str | None
+) -> None:
+    lock_file = store.directory / ".locks" / "run.lock"
+    if before is not None:
+        lease = store.acquire("run", before, 30)
+        left_by_the_dead = lock_file.read_bytes()
+        store.release(lease)
+        lock_file.write_bytes(left_by_the_dead)
+    lease = store.acquire("run", owner, 30)
+    elsewhere = FileStore(store.directory)
+    held = elsewhere.holder("run")
+    assert held is not None
+    assert held.owner == owner
+    for use in (
+        lambda: elsewhere.append("run", said("4")),
+        lambda: elsewhere.acquire("run", "me", 30),
+    ):
+        with pytest.raises(LeaseHeldError) as caught:
+            use()
+        assert caught.value.owner == owner
+    store.release(store.renew(lease))
+    assert elsewhere.holder("run") is None
+    elsewhere.append("run", said("4"))
+
+
+@pytest.mark.parametrize("content", [b'{"term": 1, "own', b"[]", b"\xff", b"5"])
+def test_whether_a_run_is_held_whose_lock_file_cannot_be_read_is_told_by_the_lock(
+    store: FileStore, content: bytes
+) -> None:
+    lease = store.acquire("run", "me", 30)
+    (store.directory / ".locks" / "run.lock").write_bytes(content)
+    elsewhere = FileStore(store.directory)
+    for use in (
+        lambda: elsewhere.append("run", said("4")),
+        lambda: elsewhere.delete("run"),
+        lambda: elsewhere.acquire("run", "you", 30),
+    ):
+        with pytest.raises(LeaseHeldError):
+            use()
+    store.release(lease)
+    (store.directory / ".locks" / "run.lock").write_bytes(content)  # as a crash leaves it
+    elsewhere.append("run", said("4"))
+    assert elsewhere.acquire("run", "you", 30).owner == "you"
+
+
 def test_a_lock_file_of_somebody_else_is_left_to_him(store: FileStore) -> None:
     """Whoever removed ours by hand has let another take the run: his lock is not ours to take away."""
     lease = store.acquire("run", "me", 30)

@@ -234,18 +234,21 @@ def _take(descriptor: int, run_id: str, kind: int) -> None:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
+    content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     try:
-        content = json.loads(os.pread(descriptor, 4096, 0))
-    except (
-        ValueError
-    ):  # new, or torn by a crash: the owner is then unknown and the term starts anew
-        return {}
-    return content if isinstance(content, dict) else {}
+        told = json.loads(content or b"{}")
+    except ValueError:
+        told = None
+    # Torn by a crash, or just being written: somebody's, and whose is not known. The term starts anew.
+    return told if isinstance(told, dict) else {"owner": None}
 
 
 def _write(descriptor: int, content: dict[str, Any]) -> None:
     # Padded to one length: a shorter text would leave the end of the longer one before it.
-    os.pwrite(descriptor, json.dumps(content).ljust(512).encode() + b"\n", 0)
+    text = json.dumps(content).ljust(512).encode() + b"\n"
+    if os.fstat(descriptor).st_size > len(text):  # of a holder with a long name
+        os.ftruncate(descriptor, len(text))
+    os.pwrite(descriptor, text, 0)
 
 
 def _content(lease: Lease) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from agentor.engine.events import Event
 from agentor.engine.store import FileStore, fork_run
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.errors import (
+    ConfigError,
     LeaseHeldError,
     LeaseLostError,
     LogCorruptError,
@@ -430,6 +431,50 @@ def test_a_path_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text("a file")
     with pytest.raises(StoreError, match=str(path)):
         FileStore(path)
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\0", "runs\ud800", b"a\0b"])
+def test_a_directory_that_nothing_can_be_named_is_refused_and_made_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="choose another path"):
+        FileStore(name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["runs", b"runs", b"runs\xff", Path("runs")])
+def test_a_directory_is_named_by_text_bytes_or_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = FileStore(name)
+    store.append("run", said("1"))
+    assert store.directory == tmp_path / os.fsdecode(name)
+    assert texts(store) == ["1"]
+
+
+NO_NUMBERS = [None, True, "2", b"2", [], {}, 10**400]
+
+
+def test_a_lease_for_nobody_or_no_time_and_a_peek_at_no_seq_are_config_errors(
+    store: FileStore,
+) -> None:
+    for owner in (None, 5, True, b"Ada", ["Ada"], {}, "", "\ud800"):
+        with pytest.raises(ConfigError, match="owner="):
+            store.acquire("run", owner, 30.0)  # type: ignore[arg-type]
+    for ttl_s in NO_NUMBERS:
+        with pytest.raises(ConfigError, match="ttl_s="):
+            store.acquire("run", "me", ttl_s)  # type: ignore[arg-type]
+    assert store.holder("run") is None
+    for seq in (*NO_NUMBERS, 1.5, float("nan"), 2**63):
+        with pytest.raises(ConfigError, match="seq="):
+            store.peek("run", seq)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seq", [0, -1, -2, -3, -4, 4, 2**63 - 1])
+def test_a_run_has_no_event_before_its_first_or_after_its_last(store: FileStore, seq: int) -> None:
+    assert store.peek("run", seq) == (3, None)
 
 
 def test_a_run_that_is_a_directory_is_a_store_error(store: FileStore) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 from agentor.engine import clock
 from agentor.engine.daemon_thread import in_thread
 from agentor.engine.recorder import is_cancelled, off_loop, uninterrupted
-from agentor.engine.redact import SECRETS
 from agentor.engine.result_text import error_text
 from agentor.engine.store.transacting import Letter, Posts
 from agentor.errors import ConfigError
@@ -53,7 +52,7 @@ async def _deliver_one(store: Posts, handler: Handler, letter: Letter) -> bool:
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
             raise
-        told = SECRETS.hide(error_text(error))
+        told = error_text(error)
         wait_s = min(FIRST_WAIT_S * 2 ** min(letter.attempts - 1, 20), LONGEST_WAIT_S)
         logger.warning(
             "letter %s (%s) was not delivered at attempt %d, the next is in %g s: %s",

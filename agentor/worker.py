@@ -18,6 +18,7 @@ from agentor.engine import clock
 from agentor.engine.events import Event, RunResult, without_repeats
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, replay
+from agentor.engine.result_text import error_text
 from agentor.engine.store.protocol import Store
 from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import (
@@ -350,7 +351,7 @@ class Worker:
             run.not_before = NEVER
             self._fail(Step(run_id, attempt, "refused", str(error)))
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
+            told = error_text(error)
             if isinstance(error, AgentorError):
                 run.wait(self._plan.poll_s)
             self._fail(Step(run_id, attempt, "failed", told))

@@ -45,13 +45,21 @@ class Secrets:
         return text
 
     def hide_in(self, value: Any) -> Any:
-        """The same JSON value with every text in it made safe."""
-        if isinstance(value, str):
-            return self.hide(value)
-        if isinstance(value, dict):
-            return {self.hide_in(key): self.hide_in(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self.hide_in(item) for item in value)
+        """The same value with every text in it made safe: in bytes, lists, tuples, sets and dicts, too."""
+        match value:
+            case str():
+                return self.hide(value)
+            case bytes() | bytearray():
+                text = value.decode("utf-8", "surrogateescape")
+                return type(value)(self.hide(text).encode("utf-8", "surrogateescape"))
+            case dict():
+                return {self.hide_in(key): self.hide_in(item) for key, item in value.items()}
+            case list() | set() | frozenset():
+                return type(value)(self.hide_in(item) for item in value)
+            case tuple():
+                # One with names takes its items one by one.
+                make = getattr(value, "_make", type(value))
+                return make(self.hide_in(item) for item in value)
         return value
 
 
@@ -73,6 +81,9 @@ class _Filter(logging.Filter):
 
 _FILTER: Final = _Filter()
 
+# Beside what an exception has of its own; an `OSError` says the last three.
+_TELLING: Final = ("args", "message", "body", "strerror", "filename", "filename2")
+
 
 def guard_loggers() -> None:
     """Make the loggers on the way of a request safe. Doing it again changes nothing."""
@@ -81,7 +92,7 @@ def guard_loggers() -> None:
 
 
 def hide_in_error(error: BaseException) -> None:
-    """Make the texts of somebody else's exception safe in place: message, arguments, body, and its causes'."""
+    """Make the texts of somebody else's exception safe in place: arguments, attributes, and its causes'."""
     seen: set[int] = set()
     links: list[BaseException | None] = [error]
     while links:
@@ -89,15 +100,16 @@ def hide_in_error(error: BaseException) -> None:
         if link is None or id(link) in seen:
             continue
         seen.add(id(link))
-        for name in ("args", "message", "body", "__notes__"):
+        for name in (*_TELLING, *vars(link)):
             with contextlib.suppress(
                 Exception
             ):  # an exception may be anything; its own type is what counts
                 told = getattr(link, name, None)
-                if isinstance(told, str | dict | list | tuple):
-                    safe = SECRETS.hide_in(told)
-                    if safe != told:
-                        setattr(link, name, safe)
+                safe = SECRETS.hide_in(told)
+                if safe is not told and safe != told:
+                    setattr(link, name, safe)
         links += [link.__cause__, link.__context__]
+        with contextlib.suppress(Exception):
+            links += [each for each in link.args if isinstance(each, BaseException)]
         if isinstance(link, BaseExceptionGroup):
             links += link.exceptions

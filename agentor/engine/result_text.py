@@ -25,6 +25,7 @@ from pydantic import BaseModel, ValidationError
 
 from agentor.engine import strict_json
 from agentor.engine.argument_faults import explain
+from agentor.engine.redact import SECRETS
 
 RESULT_LIMIT: Final = 1_000_000  # characters
 ERROR_LIMIT: Final = 20_000  # characters
@@ -50,7 +51,10 @@ def result_text(value: Any, limit: int = RESULT_LIMIT) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """One exception in words, as in "RuntimeError: database unavailable"; those of a group are named too."""
+    """One exception in words, as in "RuntimeError: database unavailable"; those of a group are named too.
+
+    Secrets are hidden: what an exception says may come from anywhere in it.
+    """
     name = type(error).__name__
     try:
         message = _message(error)
@@ -59,7 +63,7 @@ def error_text(error: BaseException) -> str:
     ):  # groups in groups beyond recursion, a validation error that cannot list its faults
         message = _said(error)
     text = f"{name}: {message}" if message else name
-    return cut(strict_json.clean_text(text), ERROR_LIMIT)
+    return cut(SECRETS.hide(strict_json.clean_text(text)), ERROR_LIMIT)
 
 
 def _message(error: BaseException) -> str:

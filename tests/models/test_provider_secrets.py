@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Iterator
+from collections import namedtuple
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
 import pytest
 from model_asking import HELLO, asked
 
+from agentor import Agentor
 from agentor.engine.models import ChatCompletionsModel, ModelSettings
-from agentor.engine.redact import SECRETS
+from agentor.engine.redact import SECRETS, hide_in_error
+from agentor.engine.result_text import ERROR_LIMIT
+from agentor.engine.store import MemoryStore
 from agentor.errors import ConfigError, ModelError
 from agentor.testing import FakeServer, Reply, error, faults, json_reply, says, sse
 
@@ -110,3 +114,75 @@ def test_names_of_headers_may_be_told_and_values_may_not() -> None:
 def test_short_placeholders_are_no_secrets() -> None:
     ChatCompletionsModel("m", api_key="ollama", base_url="http://localhost:1/v1")
     assert SECRETS.hide("asked ollama") == "asked ollama"
+
+
+class OfHeadersError(Exception):
+    def __init__(self, headers: Any) -> None:
+        self.headers = headers
+
+    def __str__(self) -> str:
+        return f"401 for {self.headers}"
+
+
+class OfNoFieldError(Exception):
+    """Says what stands in none of its attributes."""
+
+    def __str__(self) -> str:
+        return "x" * (ERROR_LIMIT - 30) + KEY
+
+
+class WithoutArgsError(OfHeadersError):
+    @property
+    def args(self) -> Any:  # type: ignore[override]
+        raise AttributeError
+
+
+Pair = namedtuple("Pair", "name value")  # what is tested is one without types
+TELLING: dict[str, Callable[[], BaseException]] = {
+    "its headers": lambda: OfHeadersError({"Authorization": f"Bearer {KEY}"}),
+    "headers as bytes": lambda: OfHeadersError([(b"authorization", f"Bearer {KEY}".encode())]),
+    "headers and no arguments": lambda: WithoutArgsError({KEY}),
+    "a named tuple": lambda: RuntimeError(Pair("auth", KEY)),
+    "bytes that are no text": lambda: RuntimeError(bytearray(b"\xff" + KEY.encode())),
+    "a file name": lambda: OSError(5, "x", KEY, None, KEY),
+    "an error in its arguments": lambda: RuntimeError(OfHeadersError(KEY)),
+    "an error of a group": lambda: ExceptionGroup("all", [OfHeadersError(frozenset({KEY}))]),
+}
+
+
+def _failed_run(error: BaseException) -> tuple[str, str]:
+    """What is recorded of a run whose model raises the error, and what its caller is told."""
+
+    class Model(ChatCompletionsModel):
+        async def complete(self, *_: Any, **__: Any) -> Any:
+            raise error
+
+    store = MemoryStore()
+    model = Model("m", api_key=KEY, base_url="http://localhost:1/v1")
+    with pytest.raises(type(error)) as caught:
+        Agentor("a", model=model, store=store).run("Hello", run_id="r")
+    told = "".join(traceback.format_exception(caught.value, chain=False))
+    return "".join(event.to_json() for event in store.load("r")), told
+
+
+@pytest.mark.parametrize("error", TELLING.values(), ids=TELLING)
+def test_no_log_and_no_caller_is_told_the_key_by_an_error_of_somebody_elses_model(
+    error: Callable[[], BaseException],
+) -> None:
+    recorded, told = _failed_run(error())
+    assert '"status":"failed"' in recorded
+    assert KEY not in recorded + told
+
+
+def test_a_key_that_an_error_says_and_nowhere_holds_is_in_no_log_also_not_a_part_of_it() -> None:
+    recorded, _ = _failed_run(OfNoFieldError())
+    assert '"status":"failed"' in recorded
+    assert KEY[:6] not in recorded
+
+
+def test_an_error_without_a_secret_stays_as_it_is() -> None:
+    named, held = Pair("auth", ["none"]), {"a": [b"\xff", bytearray(b"b"), {1}]}
+    error = RuntimeError(named, held)
+    hide_in_error(error)
+    assert error.args[0] is named
+    assert error.args[1] is held

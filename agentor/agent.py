@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import math
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, get_args
@@ -202,8 +201,8 @@ class Agentor(Decisions):
 
         Raises `RunNotFoundError` (a KeyError) if there is no such run, `ConfigError` (a ValueError) without a store.
         """
-        launch = self._launch(max_turns, tracing=tracing)
-        return await launch.resume(run_id, math.inf if wait is True else float(wait))
+        wait_s = inputs.read_wait(wait)
+        return await self._launch(max_turns, tracing=tracing).resume(run_id, wait_s)
 
     resume = twin(aresume)
 

@@ -137,7 +137,7 @@ def _which(call: str | PendingCall, question: int | None) -> tuple[str, int | No
     if question is not None:
         question = inputs.read_count("question", question)
     if not isinstance(call, PendingCall):
-        return call, question
+        return inputs.read_text("call_id", call), question
     if question not in (None, call.question):
         raise ConfigError(
             f"the call says question {call.question}, and question={question} another"

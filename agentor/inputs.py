@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,16 +15,19 @@ from agentor.engine.budget import Budget, read_budget
 from agentor.engine.events import Message
 from agentor.engine.request import Transcript
 from agentor.engine.store.missing import MissingStore
-from agentor.engine.store.protocol import Store
+from agentor.engine.store.protocol import Store, check_number
 from agentor.engine.tools import Tool
-from agentor.errors import ConfigError
+from agentor.errors import AgentorError, ConfigError
 
 _Choice = TypeVar("_Choice")
 
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+_WAIT: Final = "True, False or seconds, 0 or more"
 _OPENS: Final[ContextVar[Callable[[str], bool]]] = ContextVar(
     "_OPENS", default=lambda path: True
 )  # whether the store at a path may be opened
+
+_FAILED: Final[ContextVar[list[MissingStore] | None]] = ContextVar("_FAILED", default=None)
 
 
 def no_store_is_made() -> AbstractContextManager[None]:
@@ -45,6 +49,25 @@ def _opening_only(may_open: Callable[[str], bool]) -> Iterator[None]:
         _OPENS.reset(before)
 
 
+@contextlib.contextmanager
+def stores_may_fail() -> Iterator[list[MissingStore]]:
+    """Meanwhile an agent gets a `MissingStore` for a path whose store cannot be opened. They are noted in the list."""
+    failed: list[MissingStore] = []
+    before = _FAILED.set(failed)
+    try:
+        yield failed
+    finally:
+        _FAILED.reset(before)
+
+
+def _unopened(path: str, error: AgentorError) -> MissingStore:
+    failed = _FAILED.get()
+    if failed is None:
+        raise error
+    failed.append(MissingStore(path, error))
+    return failed[-1]
+
+
 def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
     """A store, or the one that a path names: a directory, or a path that ends in a slash, holds one file per run;
     any other path is an SQLite file."""
@@ -56,7 +79,10 @@ def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
         missing = MissingStore(os.fspath(store))
         if not _OPENS.get()(missing.path):
             return missing
-        return FileStore(missing.path) if missing.is_directory else SQLiteStore(missing.path)
+        try:
+            return FileStore(missing.path) if missing.is_directory else SQLiteStore(missing.path)
+        except AgentorError as error:
+            return _unopened(missing.path, error)
     if isinstance(store, Store):
         return store
     raise ConfigError(
@@ -140,6 +166,16 @@ def read_seconds(name: str, seconds: float | None) -> float | None:
     if seconds is None or (is_number and seconds > 0):
         return seconds
     raise ConfigError(f"{name} is a number of seconds above 0, not {seconds!r}")
+
+
+def read_wait(wait: bool | float) -> float:
+    """How many seconds at most."""
+    if isinstance(wait, bool):
+        return math.inf if wait else 0.0
+    seconds = check_number("wait", wait, _WAIT)
+    if not seconds >= 0:  # nor NaN, which no time ever reaches
+        raise ConfigError(f"wait={wait!r}: give {_WAIT}")
+    return seconds
 
 
 def read_count(name: str, value: object) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from rich.text import Text
 from agentor.cli.plain import one_line, plain
 from agentor.cli.shortening import shortened
 from agentor.cli.timeline import Line
+from agentor.engine import strict_json
 
 _STYLES = {"plain": "", "quiet": "dim", "good": "green", "bad": "red"}
 STATUS_STYLES = {"completed": "green", "failed": "red", "max_turns": "yellow", "unfinished": "cyan"}
@@ -50,7 +50,7 @@ class _Output(Console):
 
 def print_json(value: Any) -> None:
     """One JSON document. ASCII only, so that no terminal and no locale can trip over it."""
-    click.echo(json.dumps(value, indent=2))
+    click.echo(strict_json.in_ascii(value, indent=2))
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:

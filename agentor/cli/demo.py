@@ -62,8 +62,12 @@ def _directory(keep: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="agentor-demo-") as name:
             yield Path(name)
         return
-    keep.mkdir(parents=True, exist_ok=True)
-    if any(keep.iterdir()):
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(keep.iterdir())
+    except OSError as error:
+        raise ConfigError(f"{str(keep)!r} cannot be made or read: {error}") from error
+    if not is_empty:
         raise ConfigError(f"{str(keep)!r} is not empty; name a new directory")
     yield keep
 

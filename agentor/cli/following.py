@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 
 from agentor.cli import console
-from agentor.cli.options import Verb, WholeNumber, debug_option, full_option, store_option
+from agentor.cli.options import (
+    Seconds,
+    Verb,
+    WholeNumber,
+    debug_option,
+    full_option,
+    store_option,
+)
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import Before, timeline
+from agentor.engine import strict_json
 from agentor.engine.events import RUN_END, Event
 from agentor.engine.store.protocol import Tails, check_run_id
 from agentor.errors import ConfigError, RunNotFoundError
@@ -36,7 +43,7 @@ LATE_CANCEL_S: Final = 0.5  # how long after an end it may be recorded
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     help="End when nothing has come for so long; 0: what is there already.",
 )
@@ -112,7 +119,7 @@ def _all(store: Any, after: int | None, timeout: float | None, as_json: bool, fu
     for position, run_id, event in store.tail(after=start, timeout=timeout):
         if as_json:
             body = {"position": position, "run_id": run_id, "event": event.to_dict()}
-            click.echo(json.dumps(body))
+            click.echo(strict_json.in_ascii(body))
             continue
         if run_id != told:
             console.print_facts([("run", run_id)])

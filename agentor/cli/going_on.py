@@ -16,7 +16,15 @@ from agentor.cli import console
 from agentor.cli.apart import output_of_ours
 from agentor.cli.holding import holder_of, plan_as_dict, running_now
 from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
-from agentor.cli.options import Interrupted, Verb, WholeNumber, debug_option, json_option, told
+from agentor.cli.options import (
+    Interrupted,
+    Seconds,
+    Verb,
+    WholeNumber,
+    debug_option,
+    json_option,
+    told,
+)
 from agentor.cli.outcome import left_behind, tell, tell_where_it_branched, told_if_it_fails
 from agentor.cli.plain import one_line, plain
 from agentor.engine.batch import DECLARED, stricter
@@ -48,7 +56,7 @@ _max_turns_option = click.option(
 @click.option(
     "--wait",
     "wait_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     default=0.0,
     help="How long to wait for a worker that has the run.  [default: not at all]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from agentor.errors import ConfigError
@@ -12,7 +13,7 @@ def make_way(junit: Path | None) -> None:
     """See that it can be written, before the work, not after it; and leave nothing there of an earlier one."""
     if junit is None:
         return
-    if not junit.resolve().parent.is_dir():
+    if not os.path.isdir(os.path.dirname(os.path.realpath(junit))):
         raise ConfigError(f"--junit {str(junit)!r}: there is no such directory")
     try:
         if not junit.exists() or junit.is_file():  # a pipe is opened once

@@ -27,7 +27,7 @@ from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
 from agentor.cli.wording import counted
 from agentor.engine.store.missing import MissingStore
 from agentor.errors import AgentorError, ConfigError
-from agentor.inputs import no_store_is_made
+from agentor.inputs import no_store_is_made, stores_may_fail
 
 agent_argument = click.argument("target", metavar="APP")
 agent_store_option = store_option(
@@ -52,17 +52,21 @@ def agent_with_store(
     asked_for = click.get_current_context().get_parameter_source("store_path")
     is_named = asked_for is ParameterSource.COMMANDLINE
     makes_own = contextlib.nullcontext() if make_store and not is_named else no_store_is_made()
-    with makes_own, runs_begun() as begun:
+    with makes_own, stores_may_fail() as failed, runs_begun() as begun:
         agent = load_agent(target)
     if begun:
         place, _ = split_name(target, "an agent")
         words = f"Loading {place} begins {counted(len(begun), 'run')}, and every command loads it: {ONCE}."
         click.echo(one_line(words, 500), err=True)
+    own = agent.store.path if isinstance(agent.store, MissingStore) else None
+    for unopened in failed:
+        if unopened.path != own:  # of another agent, which a tool of this one may ask
+            unopened.refuse()
     if agent.store is not None and not is_named:
-        if isinstance(agent.store, MissingStore):
-            agent.store.refuse()
-        yield agent
-        return
+        if own is None:
+            yield agent
+            return
+        store_path = own  # refused as if the command had named it
     opened = made_store if make_store else existing_store
     with opened(store_path or DEFAULT_STORE) as store:
         agent.store = store
@@ -103,7 +107,7 @@ def is_file_name(place: str) -> bool:
 
 
 def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ConfigError(f"there is no file {str(path)!r} (looked in {os.getcwd()})")
     own = path.resolve().parent if path.name == "__init__.py" else path  # or the package it is
     _look_first_in(own.resolve().parent)

@@ -5,6 +5,7 @@ Exit codes: 0 all is well; 1 what was asked for failed, or damage was found; 2 w
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -65,6 +66,23 @@ class WholeNumber(click.IntRange):
     """A number of things, or of one of them."""
 
     name = "whole number"  # as it is called in errors
+
+
+class Seconds(click.FloatRange):
+    """A time, 0 or more; NaN is none."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return seconds
 
 
 def told(

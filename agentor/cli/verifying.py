@@ -12,6 +12,7 @@ from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.stores import DEFAULT_STORE, existing_store, looked_at
+from agentor.engine import strict_json
 from agentor.engine.events import Event
 from agentor.engine.replay import verify as verify_log
 from agentor.engine.store.copying import unfinished_copy
@@ -19,6 +20,7 @@ from agentor.engine.store.protocol import Store, check_run_id
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, StoreError
 
 _NAMED_MAX = 20
+_TOO_LARGE = "a number is too large for a float: it is read as infinity, and written as 1e999"
 _OF_SQLITE = ("SQLite", "it cannot be opened")
 
 
@@ -147,6 +149,9 @@ def _of_a_log(run_id: str, log: list[Event]) -> Iterator[Problem]:
     if (copy := unfinished_copy(run_id, log)) is not None:
         yield Problem(run_id, copy.broken_off(len(log)))
     yield from (Problem(run_id, found) for found in verify_log(log, run_id))
+    for event in log:
+        if strict_json.has_large(event.to_dict()):
+            yield Problem(run_id, f"seq {event.seq}: {_TOO_LARGE}")
 
 
 def _tell(by_run: Mapping[str, list[Problem]], problems: list[Problem], as_json: bool) -> None:

@@ -19,7 +19,7 @@ from agentor.cli.apart import output_of_ours
 from agentor.cli.choosing import runs_of
 from agentor.cli.holding import holder_of, plan_as_dict, running_now
 from agentor.cli.loading import agent_argument, agent_store_option, agent_with_store
-from agentor.cli.options import Verb, WholeNumber, debug_option, json_option
+from agentor.cli.options import Seconds, Verb, WholeNumber, debug_option, json_option
 from agentor.cli.overview import DAMAGED
 from agentor.cli.plain import one_line, plain
 from agentor.cli.signals import Stops
@@ -88,7 +88,7 @@ def enqueue(
 @click.option(
     "--backoff",
     "backoff_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     default=1.0,
     show_default=True,
@@ -97,7 +97,7 @@ def enqueue(
 @click.option(
     "--grace",
     "grace_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     default=2.0,
     show_default=True,

@@ -9,26 +9,70 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from typing import Any, Final
 
 from pydantic_core import from_json
 
 MAX_BITS: Final = 4096  # of an integer; Python refuses to write those of more than 4,300 digits, and few readers agree
 
-_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-_canonical = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+_COMPACT: Final[dict[str, Any]] = {"ensure_ascii": False, "separators": (",", ":")}
+_CANONICAL: Final[dict[str, Any]] = {**_COMPACT, "sort_keys": True}
+_compact = json.JSONEncoder(**_COMPACT, allow_nan=False)
+_canonical = json.JSONEncoder(**_CANONICAL, allow_nan=False)
+
+LARGE: Final = (
+    "1e999"  # how a number is written that no float can hold; every reader takes it for one
 )
+_WORD: Final = re.compile(
+    r'"[^"\\]*(?:\\.[^"\\]*)*"|NaN|Infinity'
+)  # a text, or what json says of such a number
 
 
 def dumps(value: Any) -> str:
-    """Compact JSON text of a clean value. Raises ValueError or TypeError for what JSON cannot say."""
-    return _compact.encode(value)
+    """Compact JSON text of a clean value. Raises ValueError or TypeError for what JSON cannot say.
+
+    An infinity is what was read of a number that is too large for a float, and is written as one.
+    """
+    try:
+        return _compact.encode(value)
+    except ValueError:
+        return _with_large(value, **_COMPACT)
 
 
 def canonical(value: Any) -> str:
     """JSON text that is equal for equal values: keys sorted, no spaces. For digests."""
-    return _canonical.encode(value)
+    try:
+        return _canonical.encode(value)
+    except ValueError:
+        return _with_large(value, **_CANONICAL)
+
+
+def in_ascii(value: Any, indent: int | None = None) -> str:
+    """The same for a terminal, whatever it can show."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return _with_large(value, indent=indent)
+
+
+def _with_large(value: Any, **form: Any) -> str:
+    return _WORD.sub(_said, json.JSONEncoder(**form).encode(value))
+
+
+def _said(found: re.Match[str]) -> str:
+    if found[0] == "NaN":
+        raise ValueError("NaN is not JSON")
+    return LARGE if found[0] == "Infinity" else found[0]
+
+
+def has_large(value: Any) -> bool:
+    """Whether a value that was read holds a number that was too large for a float."""
+    try:
+        _compact.encode(value)
+    except ValueError:
+        return True
+    return False
 
 
 def digest(value: Any) -> str:
@@ -41,7 +85,10 @@ def digest_of_text(text: str) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """Read JSON text; ValueError if it is none. Tolerates what older writers stored: lone surrogates, NaN."""
+    """Read JSON text; ValueError if it is none. Tolerates what older writers stored: lone surrogates, NaN.
+
+    A number that is too large for a float, as 1e400 is, is infinity.
+    """
     try:
         return from_json(text, allow_inf_nan=False)
     except (

@@ -7,9 +7,11 @@ as something else. That is better than to refuse the run, as long as it is not s
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
+from agentor.engine import strict_json
 from agentor.engine.events import Event
 from agentor.engine.strict_json import clean_text
 
@@ -22,7 +24,7 @@ def changes_of(content: bytes) -> list[str]:
     seq = 0
     for line in content.split(b"\n"):
         try:
-            event, said = Event.from_json(line), json.loads(line)
+            event, said = Event.from_json(line), json.loads(line, parse_float=_number)
         except ValueError:
             continue
         seq += 1
@@ -30,6 +32,12 @@ def changes_of(content: bytes) -> list[str]:
         if said != kept:  # nearly always they are equal, and that is quickly known
             found += [f"seq {seq}: {change}" for change in _differences(said, kept)]
     return found
+
+
+def _number(text: str) -> float | str:
+    """As it stands there, if it is too large for a float and not as we write such a number."""
+    value = float(text)
+    return value if math.isfinite(value) or text.endswith(strict_json.LARGE) else text
 
 
 def _differences(said: dict[str, Any], kept: dict[str, Any]) -> Iterator[str]:

@@ -101,7 +101,7 @@ def export_runs(
 
 def _refuse_own_directory(store: Store, target: Path) -> None:
     own = getattr(store, "directory", None)
-    if own is not None and target.exists() and os.path.samefile(own, target):
+    if own is not None and os.path.exists(target) and os.path.samefile(own, target):
         raise ConfigError(f"{target} is where this store keeps its runs; choose another directory")
 
 
@@ -137,13 +137,15 @@ def log_files(paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
 
 
 def _files_at(path: Path) -> list[Path]:
-    if path.is_dir():
+    if os.path.isdir(path):
         with reading(path):
             files = sorted(_with_content(path))
         if not files:
             raise ConfigError(f"there is no {_SUFFIX} file with a run in {path}")
         return [file for _, file in files]
-    if not path.exists():
+    with reading(path):
+        is_there = path.exists()
+    if not is_there:
         raise ConfigError(f"there is no file or directory {path}")
     if path.suffix != _SUFFIX:
         raise ConfigError(

@@ -74,7 +74,7 @@ def write_snapshot(
 
 def _check_target(target: Path, replace: bool) -> None:
     refuse_companion(target)  # before it is opened, for closing a -shm drops SQLite's locks
-    if replace and target.is_file() and not _may_be_replaced(target):
+    if replace and os.path.isfile(target) and not _may_be_replaced(target):
         raise ConfigError(
             f"{target} was not made by `agentor export`, so it is not replaced; "
             "choose another name, or move it away first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -114,3 +115,46 @@ def test_another_agent_of_the_file_may_miss_its_store(program: Program, place: P
     app.write_text(app.read_text() + 'elsewhere = Agentor("Else", model=model, store="away.db")\n')
     assert program("rehearse", "app.py:at_home").exit_code == 0
     assert not (place / "away.db").exists()
+
+
+def no_database(path: Path) -> None:
+    path.write_text("hello, this is not a database at all")
+
+
+def no_directory(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("spoil", [no_database, no_directory])
+@pytest.mark.parametrize("words", sorted(WITH_APP), ids=" ".join)
+def test_with_another_store_named_the_agents_own_may_be_one_that_cannot_be_opened(
+    program: Program,
+    stored: str,
+    place: Path,
+    words: tuple[str, ...],
+    spoil: Callable[[Path], None],
+) -> None:
+    app = place / "app.py"
+    app.write_text(
+        app.read_text().replace("home/", "own.db")
+        + """
+twin = Agentor("Twin", model=model, store="own.db")
+"""
+    )
+    spoil(place / "own.db")
+    assert program(*words, "--store", stored).exit_code == 0
+    refused, named = program(*words), program("runs", "--store", "own.db")
+    assert refused.exit_code == named.exit_code
+    assert refused.stderr == named.stderr
+    assert "own.db" in refused.stderr
+
+
+def test_a_store_of_another_agent_of_the_file_that_cannot_be_opened_is_told_before_it_begins(
+    program: Program, stored: str, place: Path
+) -> None:
+    app = place / "app.py"
+    app.write_text(app.read_text() + 'helper = Agentor("Help", model=model, store="own.db")\n')
+    no_database(place / "own.db")
+    result = program("enqueue", "app.py:agent", "Hello", "--id", "new", "--store", stored)
+    assert (result.exit_code, "own.db: this is no SQLite database" in result.stderr) == (1, True)
+    assert program("show", "new", "--store", stored).exit_code == 1

@@ -96,3 +96,66 @@ def test_a_rehearsal_notes_that_a_worker_has_the_run_now(
     assert told["busy"]["worker"]["owner"] == busy.owner
     assert told["free"]["worker"] is None
     assert {run["status"] for run in told.values()} == {"unfinished"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("resume app.py:agent killed --wait", "tail killed --timeout"),
+        *("worker app.py:agent --grace", "worker app.py:agent --backoff"),
+    ],
+)
+def test_nan_is_no_time_to_wait(program: Program, stored: str, words: str) -> None:
+    result = program(*words.split(), "nan", "--store", stored)
+    assert result.exit_code == 2
+    assert "'nan' is no number of seconds" in result.stderr
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("backup", LONG), ("backup", f"{LONG}/a.db"), ("import", LONG), ("import", f"{LONG}/a")),
+        *(("export", LONG), ("export", LONG, "--force"), ("export", "--jsonl", LONG)),
+        *(("resume", f"{LONG}.py:agent", "r"), ("enqueue", f"{LONG}.py:agent", "go")),
+        *(("runs", "--store", LONG), ("import", "runs.jsonl", "--store", LONG)),
+        *(("crashtest", "app.py:agent", "go", "--junit", f"{LONG}/x"), ("demo", "--keep", LONG)),
+        ("crashtest", "app.py:agent", "go", "--keep", LONG),
+    ],
+    ids=lambda words: " ".join(words).replace(LONG, "LONG"),
+)
+def test_a_name_that_is_too_long_is_told_in_one_line(
+    program: Program, place: Path, words: tuple[str, ...]
+) -> None:
+    write("runs.db", "finished", BODIES)
+    (place / "runs.jsonl").write_text("")
+    before = sorted(place.iterdir())
+    result = program(*words)
+    assert result.exit_code in (1, 2)
+    assert len(result.stderr.splitlines()) in (1, 4)  # wrong usage may say how it is used
+    assert sorted(place.iterdir()) == before
+
+
+def test_a_key_that_is_no_text_is_that_of_no_letter(program: Program, place: Path) -> None:
+    write("runs.db", "finished", BODIES)
+    for option in ("--retry", "--drop"):
+        result = program("outbox", option, "\udcff")
+        assert (result.exit_code, "no letter '\\udcff'" in result.stderr) == (1, True)
+
+
+def test_a_number_beyond_all_floats_is_told_by_verify_and_shown_as_json(
+    program: Program, place: Path
+) -> None:
+    (place / "runs").mkdir()
+    (place / "runs" / "r.jsonl").write_text(
+        '{"type":"run_start","agent":"a","messages":[{"role":"user","content":"x"}],"seq":1,"score":1e400}\n'
+    )
+    for words in (("show", "r", "--json"), ("tail", "r", "--json", "--timeout", "0")):
+        printed = program(*words, "--store", "runs").stdout
+        assert '"score":1e999' in printed.replace(" ", "")
+    assert program("export", "--jsonl", "out", "--store", "runs").exit_code == 0
+    verified = program("verify", "--store", "runs")
+    assert verified.exit_code == 1
+    assert "run r: seq 1: a number is too large for a float" in verified.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentor.engine.events import Event, RunResult, Usage
-from agentor.engine.strict_json import canonical, clean, digest, dumps, loads
+from agentor.engine.strict_json import canonical, clean, digest, dumps, has_large, in_ascii, loads
 from tests.core.logs import JSON, logs, old_log
 
 
@@ -161,6 +162,31 @@ def test_lone_surrogates_that_older_writers_stored_are_read() -> None:
     assert loads("[NaN, -Infinity]") == ["NaN", "-Infinity"]
     with pytest.raises(ValueError, match="deep"):
         loads("[" * 100_000 + "]" * 100_000)
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+0400", "9" * 400 + ".5"])
+def test_a_number_too_large_for_a_float_is_written_back_as_one(number: str) -> None:
+    text = f'{{"type":"x","y":[{number},"\\\\\\"Infinity NaN\\\\"],"Infinity":"é"}}'
+    large = "-1e999" if number.startswith("-") else "1e999"
+    event = Event.from_json(text)
+    assert event.to_json() == text.replace(number, large)
+    assert Event.from_json(event.to_json()) == event
+    assert canonical(event.to_dict()) == canonical(loads(event.to_json()))
+    assert in_ascii(event.to_dict()) == json.dumps(json.loads(text)).replace(
+        "-Infinity," if "-" in large else "Infinity,", f"{large},", 1
+    )
+    assert has_large(event.to_dict())
+    assert not has_large(loads(text.replace(number, "1e308")))
+
+
+@pytest.mark.parametrize("write", [dumps, canonical, in_ascii])
+def test_what_no_number_says_is_refused_beside_one_that_is_too_large(write: Any) -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        write([float("inf"), float("nan")])
+    endless: list[Any] = [float("inf")]
+    endless.append(endless)
+    with pytest.raises(ValueError, match="Circular"):
+        write(endless)
 
 
 def test_arguments_that_are_no_object_are_kept_as_older_writers_stored_them() -> None:

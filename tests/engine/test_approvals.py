@@ -135,6 +135,14 @@ def test_a_decision_for_what_does_not_wait_is_refused(paused: Any) -> None:
         agent.approve("r", "call_1", args={"amount": object()})
 
 
+@pytest.mark.parametrize("call", [None, [], {}, 5, b"call_1"], ids=repr)
+def test_a_call_is_named_by_text(paused: Any, call: Any) -> None:
+    agent = Desk(paused).agent
+    for decide, said in (("approve", {}), ("reject", {"reason": "no"}), ("settle", {"result": 1})):
+        with pytest.raises(ConfigError, match="call_id is text"):
+            getattr(agent, decide)("r", call, **said)
+
+
 def test_consent_is_used_up_by_the_start_it_was_given_for(paused: Any) -> None:
     Desk(paused).agent.approve("r", "call_1")
     log = Desk(paused).agent.resume("r").events

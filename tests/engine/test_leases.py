@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from agentor import (
     Agentor,
+    ConfigError,
     LeaseHeldError,
     LeaseLostError,
     MemoryStore,
@@ -148,6 +150,16 @@ async def test_a_clock_that_jumps_changes_who_works_but_not_what_is_written(stor
         await agent(store, ScriptedModel(jump), tools).arun("go", run_id="r")
     assert not tools.ran
     assert types(store.load("r")) == ["run_start"]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [float("nan"), -1, -math.inf, None, "1", b"x", [], 10**400],
+    ids=lambda wait: str(wait)[:5],
+)
+async def test_a_wait_that_is_no_time_is_refused_before_anything_is_looked_at(wait: Any) -> None:
+    with pytest.raises(ConfigError, match="wait="):
+        await agent(MemoryStore(), ScriptedModel([])).aresume("nobody", wait=wait)
 
 
 async def test_resume_can_wait_for_a_run_that_somebody_else_finishes(store: Any) -> None:

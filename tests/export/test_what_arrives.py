@@ -23,6 +23,7 @@ START = '{"type":"run_start","messages":[{"role":"user","content":"Hi"}],"seq":1
 LINES = [
     ('{"type":"x","seq":2,"y":NaN}', 'seq 2: y: NaN becomes "NaN"'),
     ('{"type":"x","seq":2,"y":[{"z":-Infinity}]}', 'seq 2: y[0].z: -Infinity becomes "-Infinity"'),
+    ('{"type":"x","seq":2,"y":1e400}', 'seq 2: y: "1e400" becomes Infinity'),
     (
         '{"type":"message","seq":2,"text":"a\\ud800b"}',
         'seq 2: text: "a\\ud800b" becomes "a\\ufffdb"',
@@ -66,17 +67,22 @@ def test_what_an_event_says_is_what_its_line_said(log: list[Event], extra: dict[
     assert changes_of("\n".join(["", *lines, '{"torn']).encode()) == []
 
 
-def test_a_number_beyond_all_floats_is_damage_of_its_run_on_the_way_in_and_out(
-    tmp_path: Path,
-) -> None:
+def test_a_number_beyond_all_floats_goes_out_and_comes_in_and_is_told_once(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "store")
-    store.path("run").write_text(START + '{"type":"x","seq":2,"y":1e999}\n')
-    store.path("good").write_text(START)
-    outcome = import_runs(MemoryStore(), log_files([store.directory]))
-    exported = export_runs(store, tmp_path / "out")
-    for damaged in (outcome.damaged, exported.damaged):
-        assert [each.run_id for each in damaged] == ["run"]
-    assert outcome.imported == exported.runs == ["good"]
+    store.path("run").write_text(START + '{"type":"x","seq":2,"y":-1e400}\n')
+    assert export_runs(store, tmp_path / "out").runs == ["run"]
+    assert '"y":-1e999' in (tmp_path / "out" / "run.jsonl").read_text()
+    there = SQLiteStore(tmp_path / "runs.db")
+    first, second = (
+        import_runs(there, log_files([place])) for place in (store.directory, tmp_path / "out")
+    )
+    assert (first.imported, second.already_there) == (["run"], ["run"])
+    assert (first.damaged, second.damaged, second.changed) == ([], [], [])
+    assert changes_of((tmp_path / "out" / "run.jsonl").read_bytes()) == []
+    for each in (store, there):
+        each.fork("run", "fork")
+        assert each.load("fork") == store.load("run")
+        each.close()
 
 
 def test_a_skipped_line_of_an_old_log_is_told_once(

@@ -97,3 +97,42 @@ def test_whoever_asks_is_kept_in_valid_unicode_and_is_text(store: Any) -> None:
     assert store.asked("run") == []
     store.ask("run", "cancel", by="Ada \ud800")
     assert store.asked_by("run", "cancel") == "Ada \ufffd"
+
+
+NO_TEXTS = [None, 5, True, b"Ada", ["Ada"], {}, "", "\ud800"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "memory"])
+def test_a_lease_for_nobody_or_no_time_is_a_config_error_and_leaves_the_run_free(
+    kind: str, tmp_path: Path
+) -> None:
+    store: Any = SQLiteStore(tmp_path / "runs.db") if kind == "sqlite" else MemoryStore()
+    for owner in NO_TEXTS:
+        with pytest.raises(ConfigError, match="owner="):
+            store.acquire("run", owner, 30.0)
+    for ttl_s in (None, *(ttl for ttl in NO_NUMBERS if ttl == ttl)):
+        with pytest.raises(ConfigError, match="ttl_s="):
+            store.acquire("run", "me", ttl_s)
+    for seq in (None, {}, *NO_COUNTS):
+        with pytest.raises(ConfigError, match="seq="):
+            store.peek("run", seq)
+    assert store.holder("run") is None
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["lease_ttl_s", "busy_timeout_s"])
+@pytest.mark.parametrize("value", [None, *NO_NUMBERS], ids=lambda value: type(value).__name__)
+def test_a_setting_that_is_no_time_is_a_config_error_and_makes_no_file(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    with pytest.raises(ConfigError, match=f"{name}="):
+        SQLiteStore(tmp_path / "runs.db", **{name: value})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", NO_TEXTS, ids=repr)
+def test_what_is_no_name_is_that_of_no_letter(tmp_path: Path, name: Any) -> None:
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        assert not store.drop_letter(name)
+        assert not store.retry_letter(name)
+        assert store.letters(name) == []

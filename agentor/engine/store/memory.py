@@ -22,7 +22,10 @@ from agentor.engine.store.protocol import (
     Lease,
     Removed,
     check_asker,
+    check_number,
+    check_owner,
     check_run_id,
+    check_seq,
     check_signal,
 )
 from agentor.engine.store.pruning import Age, Choice, removed
@@ -77,6 +80,7 @@ class MemoryStore(Tailing):
 
     def peek(self, run_id: str, seq: int) -> tuple[int, Event | None]:
         check_run_id(run_id)
+        check_seq("seq", seq)
         with self._lock:
             bodies = self._runs.get(run_id, [])
             length, found = len(bodies), bodies[seq - 1 : seq]
@@ -148,6 +152,8 @@ class MemoryStore(Tailing):
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         check_run_id(run_id)
+        check_owner(owner)
+        check_number("ttl_s", ttl_s, "a number of seconds above 0")
         with self._lock:
             held = self._leases.get(run_id)
             now = clock.now()

@@ -1,4 +1,4 @@
-"""A store that may not be made or opened here: an agent that names it can be loaded, and used with another one."""
+"""A store that may not be made or opened here, or cannot be: an agent that names it can be loaded, and used with another one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import NoReturn
 from agentor.engine.events import Event
 from agentor.engine.store.protocol import Lease
 from agentor.engine.store.transacting import Transaction
-from agentor.errors import ConfigError
+from agentor.errors import AgentorError, ConfigError
 
 
 class MissingStore:
-    """Refuses whatever is asked of it, with the `ConfigError` that `refuse` raises.
+    """Refuses whatever is asked of it, with the error that `refuse` raises: a `ConfigError`, or why it could not be opened.
 
     It has the verbs that an agent asks for when it is built: whether the store that takes its place has them is looked
     at when that is known.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, why: AgentorError | None = None) -> None:
         self.path = path
+        self._why = why  # it could not be opened
 
     @property
     def is_directory(self) -> bool:
@@ -27,6 +28,8 @@ class MissingStore:
         return self.path.endswith(("/", os.sep)) or os.path.isdir(self.path)
 
     def refuse(self) -> NoReturn:
+        if self._why is not None:
+            raise self._why
         if os.path.lexists(self.path):
             raise ConfigError(f"the store at {self.path!r} is not to be opened here")
         raise ConfigError(

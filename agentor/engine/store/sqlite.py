@@ -29,6 +29,8 @@ from agentor.engine.store.protocol import (
     Lease,
     Removed,
     check_asker,
+    check_number,
+    check_owner,
     check_run_id,
     check_seq,
     check_signal,
@@ -44,6 +46,7 @@ from agentor.errors import ConfigError
 
 __all__ = ["RunRow", "SQLiteStore"]
 
+_SECONDS = "a number of seconds above 0"
 _RUNS_PER_STEP = 100
 _EVENTS_PER_LOOK = 500
 
@@ -75,8 +78,8 @@ class SQLiteStore(OpenedFile, Tailing):
         tools_read_runs: bool = False,
     ) -> None:
         check_sqlite_version()
-        if not 0 < lease_ttl_s < math.inf:
-            raise ConfigError(f"lease_ttl_s={lease_ttl_s!r}: give a number of seconds above 0")
+        if not 0 < check_number("lease_ttl_s", lease_ttl_s, _SECONDS) < math.inf:
+            raise ConfigError(f"lease_ttl_s={lease_ttl_s!r}: give {_SECONDS}")
         super().__init__(
             Settings.checked(path, busy_timeout_s, synchronous, vfs),
             check=check,
@@ -121,7 +124,7 @@ class SQLiteStore(OpenedFile, Tailing):
     def peek(self, run_id: str, seq: int) -> tuple[int, Event | None]:
         """The seq of the last event of a run and its event `seq`; (0, None) if unknown. One row is read."""
         check_run_id(run_id)
-        return self._read(partial(log.peek, run_id=run_id, seq=seq))
+        return self._read(partial(log.peek, run_id=run_id, seq=check_seq("seq", seq)))
 
     def fork(
         self,
@@ -276,6 +279,8 @@ class SQLiteStore(OpenedFile, Tailing):
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """The right to append to a run for `ttl_s` seconds; `LeaseHeldError` while a living other has it."""
         check_run_id(run_id)
+        check_owner(owner)
+        check_number("ttl_s", ttl_s, _SECONDS)
         return self._write(lambda connection: leases.acquire(connection, run_id, owner, ttl_s))
 
     def renew(self, lease: Lease) -> Lease:

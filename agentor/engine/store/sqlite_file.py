@@ -14,6 +14,7 @@ from typing import Any
 import apsw
 
 from agentor.engine import clock
+from agentor.engine.store.protocol import check_number
 from agentor.engine.store.sqlite_text import Cursor
 from agentor.engine.store.sqlite_upgrades import UPGRADES
 from agentor.engine.store.whole_file import refuse_companion
@@ -55,7 +56,7 @@ class Settings:
             raise ConfigError(
                 f"synchronous={synchronous!r}: choose one of {', '.join(_SYNCHRONOUS)}"
             )
-        if not 0 <= busy_timeout_s < 1_000_000:
+        if not 0 <= check_number("busy_timeout_s", busy_timeout_s, "a number of seconds") < 1e6:
             raise ConfigError(f"busy_timeout_s={busy_timeout_s!r}: give a number of seconds")
         # Absolute, so that a later chdir changes nothing and no path can look like a URI.
         return cls(full_path(path), busy_timeout_s, synchronous, vfs)

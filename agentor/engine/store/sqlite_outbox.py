@@ -10,6 +10,7 @@ import apsw
 
 from agentor.engine import clock
 from agentor.engine.store.transacting import Letter, WaitingLetter
+from agentor.engine.strict_json import clean_text
 
 _PUT = """
 INSERT INTO agentor_outbox (run_id, key, kind, payload, put_at, due_at) VALUES (?, ?, ?, ?, ?, 0)
@@ -74,6 +75,8 @@ def left(connection: apsw.Connection) -> int:
 
 
 def waiting(connection: apsw.Connection, run_id: str | None) -> list[WaitingLetter]:
+    if not (run_id is None or _is_text(run_id)):
+        return []
     rows: list[Any] = connection.execute(
         _WAITING, {"now": clock.now(), "run_id": run_id}
     ).fetchall()
@@ -92,11 +95,20 @@ def _shown(payload: bytes | None) -> Any:
         return (payload or b"").decode("utf-8", "replace")
 
 
+def _is_text(name: object) -> bool:
+    """What the file can hold; nothing else is the name of a letter or a run."""
+    return isinstance(name, str) and clean_text(name) == name
+
+
 def retry(connection: apsw.Connection, key: str) -> bool:
+    if not _is_text(key):
+        return False
     connection.execute(_RETRY, (key, clock.now()))
     return connection.changes() > 0
 
 
 def drop(connection: apsw.Connection, key: str) -> bool:
+    if not _is_text(key):
+        return False
     connection.execute(_DROP, (key,))
     return connection.changes() > 0

@@ -45,7 +45,7 @@ def refuse_taken(path: Path, *, replace: bool) -> None:
     """`ConfigError` if something is in the way: a directory always, a file unless it may be replaced, and what SQLite
     keeps beside a database in any case."""
     refuse_companion(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise ConfigError(f"{path} is a directory; name a file in it")
     if not replace and os.path.lexists(path):
         raise ConfigError(f"{path} exists already; choose another name, or move it away first")

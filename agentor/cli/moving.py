@@ -92,8 +92,13 @@ def _export_runs(
     store: Store, out: str, run_ids: Sequence[str], force: bool, as_json: bool
 ) -> None:
     done = export_runs(store, out, run_ids, replace=force, progress=console.with_progress)
-    count = len(done.runs)
-    _tell({"out": out, "runs": count}, f"{out}: {_runs(count)}.", done.damaged, as_json)
+    if done.left:
+        shown = ", ".join(done.left[:5]) + (", ..." if len(done.left) > 5 else "")
+        told = f"{_runs(len(done.left))} left in {out} that no export has written as it is: {shown}. An import takes that in, too."
+        click.echo(one_line(told, 1000), err=True)
+    summary = {"out": out, "runs": len(done.runs), "removed": done.removed, "left": done.left}
+    gone = f", {len(done.removed)} of an earlier export taken away" if done.removed else ""
+    _tell(summary, f"{out}: {_runs(len(done.runs))}{gone}.", done.damaged, as_json)
 
 
 @click.command(

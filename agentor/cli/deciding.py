@@ -29,7 +29,8 @@ from agentor.cli.overview import DAMAGED, Overview
 from agentor.cli.plain import exact, one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import between, call_text
-from agentor.consent import decide_call, find_pending, only_question, pending_of, settle_call
+from agentor.cli.wording import advised, where
+from agentor.consent import decide_call, only_question, pending_call, pending_of, settle_call
 from agentor.engine import clock, strict_json
 from agentor.engine.events import APPROVAL, Event, PendingCall
 from agentor.engine.replay import replay
@@ -206,7 +207,8 @@ def approve(
     async def decide(store: Store) -> PendingCall:
         known = await recorded(store, run_id)
         if args is not None:
-            check_by_log(known[1], find_pending(known[0], run_id, call_id, known[1]).name, args)
+            waiting = await pending_call(store, run_id, call_id, known)
+            check_by_log(known[1], waiting.name, args)
         seen = question or await only_question(store, run_id, call_id)
         return await decide_call(store, run_id, call_id, decision, question=seen, known=known)
 

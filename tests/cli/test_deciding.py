@@ -295,7 +295,14 @@ def test_a_decision_while_a_worker_is_busy_is_refused(
         result = program(verb, "r", "c1" if is_under_way else "call_1", *options)
     assert result.stderr == "Error: a worker is busy with run 'r': try again when it pauses\n"
     assert result.exit_code == 1
-    assert log("runs.db")[-1].type == "run_end"
+    assert log("runs.db") == before
+
+
+def test_the_commands_that_decide_name_the_store(program: Program, paused: str) -> None:
+    hints = program("pending", "--store", paused).stderr
+    assert hints.count("agentor ") == hints.count(f" --store {paused}") == 2
+    goes_on = program("approve", "r", "call_1", "--store", paused).stderr
+    assert goes_on.endswith(f"agentor resume APP r --store {paused}\n")
 
 
 def test_cancel_ends_a_run_that_nobody_works_on(program: Program, stored: str) -> None:

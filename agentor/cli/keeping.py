@@ -17,6 +17,7 @@ from agentor.cli import console
 from agentor.cli.options import Verb, WholeNumber, debug_option, json_option, store_option
 from agentor.cli.overview import STATUSES, ListsRows, Overview, overviews_of
 from agentor.cli.plain import one_line
+from agentor.cli.posting import tell_letters_stay
 from agentor.cli.stores import existing_store
 from agentor.cli.wording import counted
 from agentor.engine import clock
@@ -118,7 +119,7 @@ def prune(
             _tell(store, error.removed, as_json)
             raise
         _tell(store, replace(done, held=sorted({*told.held, *done.held})), as_json)
-        _tell_what_stays(own, done)
+        _tell_what_stays(store, own, done)
 
 
 @click.command(
@@ -161,7 +162,7 @@ def delete(run_ids: tuple[str, ...], yes: bool, store_path: str | None, as_json:
             raise
         done = _sum(parts)
         _tell(store, done, as_json)
-        _tell_what_stays(own, done)
+        _tell_what_stays(store, own, done)
     if done.held:
         click.get_current_context().exit(1)
 
@@ -187,9 +188,10 @@ def _own_events(store: Store, names: Sequence[str]) -> dict[str, int]:
     return {row.run_id: row.last_seq - row.parent_seq for row in rows}
 
 
-def _tell_what_stays(own: Mapping[str, int], done: Removed) -> None:
+def _tell_what_stays(store: Store, own: Mapping[str, int], done: Removed) -> None:
     if sum(own[name] for name in done.run_ids if name in own) > done.events:
         click.echo("The other events stay, since forks have them too.", err=True)
+    tell_letters_stay(store, set(done.run_ids), "in the outbox, which still delivers them")
 
 
 def _delete(store: Deletes, run_id: str) -> Removed:

@@ -17,6 +17,7 @@ from rich.progress import Progress
 from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
+from agentor.cli.posting import tell_letters_stay
 from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
 from agentor.cli.wording import counted
 from agentor.engine.store.protocol import Store
@@ -96,7 +97,9 @@ def _export_runs(
         shown = ", ".join(done.left[:5]) + (", ..." if len(done.left) > 5 else "")
         told = f"{_runs(len(done.left))} left in {out} that no export has written as it is: {shown}. An import takes that in, too."
         click.echo(one_line(told, 1000), err=True)
-    summary = {"out": out, "runs": len(done.runs), "removed": done.removed, "left": done.left}
+    letters = tell_letters_stay(store, set(done.runs), "in this store, which still delivers them")
+    summary = {"out": out, "runs": len(done.runs), "letters": letters}
+    summary |= {"removed": done.removed, "left": done.left}
     gone = f", {len(done.removed)} of an earlier export taken away" if done.removed else ""
     _tell(summary, f"{out}: {_runs(len(done.runs))}{gone}.", done.damaged, as_json)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 
 import click
@@ -12,9 +12,11 @@ from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
+from agentor.cli.wording import counted
 from agentor.engine import clock
+from agentor.engine.store.protocol import Store
 from agentor.engine.store.transacting import ShowsLetters, WaitingLetter
-from agentor.errors import ConfigError
+from agentor.errors import ConfigError, StoreError
 
 _HEADINGS = ("run", "key", "kind", "attempts", "due", "error")
 
@@ -55,6 +57,27 @@ def outbox(
         click.echo(f"There is no letter {key!r}.", err=True)
     if waiting or gone:
         click.get_current_context().exit(1)
+
+
+def tell_letters_stay(store: Store, run_ids: Collection[str], where: str) -> int | None:
+    """Say on standard error which letters of these runs do not go where the runs go; how many, None if nobody knows."""
+    if not isinstance(store, ShowsLetters) or not run_ids:
+        return 0
+    try:
+        count = sum(letter.run_id in run_ids for letter in store.letters())
+    except StoreError as error:  # the file is damaged
+        click.echo(
+            one_line(f"Which letters are not delivered cannot be read: {error}", 1000), err=True
+        )
+        return None
+    if count:
+        one = count == 1
+        click.echo(
+            f"{counted(count, 'letter')} of {'this run' if len(run_ids) == 1 else 'these runs'} "
+            f"{'is' if one else 'are'} not delivered yet and {'stays' if one else 'stay'} {where}: agentor outbox",
+            err=True,
+        )
+    return count
 
 
 def _missed(act: Callable[[str], bool], keys: Sequence[str]) -> list[str]:

@@ -128,21 +128,14 @@ class Keeper:
         hold(self._store, lease, threads)
 
     async def release(self) -> None:
-        """Let others have the run at once. A release that fails is no loss: the lease expires by itself."""
+        """Let others have the run at once. A release that fails is tried again beside whatever comes next."""
         if self._store is None:
             return
         if self.lease is None:
             await self._give_back(self._store)
             return
         lease, self.lease, self._released = self.lease, None, True
-        try:
-            await self._let_go(self._store, lease)
-        except Exception as error:
-            logger.warning(
-                "run %s: the release of its lease failed (%s); if it is still held, it expires by itself",
-                self.run_id,
-                error,
-            )
+        await self._let_go(self._store, lease)
 
     async def _let_go(self, store: Leases, lease: Lease) -> None:
         has_begun = False
@@ -150,7 +143,10 @@ class Keeper:
         async def let_go() -> None:
             nonlocal has_begun
             has_begun = True
-            await off_loop(store, store.release, lease)
+            try:
+                await off_loop(store, store.release, lease)
+            except Exception as error:
+                self._not_let_go(store, lease, error)
 
         try:
             await uninterrupted(let_go())
@@ -158,6 +154,17 @@ class Keeper:
             if not has_begun:  # the loop is torn down, and with it whoever was to do it
                 hold(store, lease, ())
             raise
+
+    def _not_let_go(self, store: Leases, lease: Lease, error: Exception) -> None:
+        is_closed = isinstance(error, StoreClosedError)
+        logger.warning(
+            "run %s: the release of its lease failed (%s); %s",
+            self.run_id,
+            error,
+            "if it is still held, it expires by itself" if is_closed else "it is tried again",
+        )
+        if not is_closed:
+            hold(store, lease, ())
 
     async def _give_back(self, store: Leases) -> None:
         """One attempt to release what an `acquire` that failed may have been granted. It is waited for a little, and

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from stored_runs import BODIES, Program, read_json, write
 
-from agentor import Agentor, RunContext, SQLiteStore, function_tool
+from agentor import Agentor, RunContext, SQLiteStore, StoreError, function_tool
 from agentor.testing import ScriptedModel, calls, says
 
 
@@ -108,3 +108,45 @@ def test_other_stores_have_no_outbox(program: Program, place: Path) -> None:
     result = program("outbox", "--store", "runs/")
     assert result.exit_code == 2
     assert "only a SQLite store has an outbox" in result.stderr
+
+
+# Where the runs go and their letters do not -------------------------------------------------------------------------
+
+
+def test_export_to_files_says_how_many_letters_it_leaves_behind(
+    program: Program, post: Agentor
+) -> None:
+    write("runs.db", "other", BODIES)
+    result = program("export", "--jsonl", "out", "--json")
+    assert read_json(result)["letters"] == 1
+    assert "1 letter of these runs is not delivered yet and stays in this store" in result.stderr
+    assert "agentor outbox" in result.stderr
+    only = program("export", "--jsonl", "other", "--run", "other", "--json")
+    assert (read_json(only)["letters"], only.stderr) == (0, "")
+    program("import", "out", "--store", "new.db")
+    assert read_json(program("outbox", "--store", "new.db", "--json")) == []
+    assert len(read_json(program("outbox", "--json"))) == 1
+
+
+@pytest.mark.parametrize(
+    "verb", [("delete", "run", "other"), ("prune", "--keep", "0")], ids=["delete", "prune"]
+)
+def test_whoever_takes_runs_away_is_told_that_their_letters_stay(
+    program: Program, post: Agentor, verb: tuple[str, ...]
+) -> None:
+    write("runs.db", "other", BODIES)
+    assert "1 letter of these runs is not delivered yet and stays" in program(*verb, "--yes").stderr
+    assert len(read_json(program("outbox", "--json"))) == 1
+
+
+def test_letters_that_cannot_be_read_keep_no_run_from_being_exported(
+    program: Program, post: Agentor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: object) -> object:
+        raise StoreError("a page of it is torn")
+
+    monkeypatch.setattr(SQLiteStore, "letters", damaged)
+    result = program("export", "--jsonl", "out", "--json")
+    assert read_json(result)["letters"] is None
+    assert "cannot be read: a page of it is torn" in result.stderr
+    assert result.exit_code == 0

@@ -23,9 +23,11 @@ from agentor import (
     StoreError,
     function_tool,
 )
+from agentor.engine import clock
 from agentor.engine.holding import held_for, hold
 from agentor.engine.lease import Keeper
 from agentor.engine.store.protocol import Lease
+from agentor.errors import StoreClosedError
 from agentor.testing import ScriptedModel, calls, says
 from tests.engine.agents import ThreeMethods
 from tests.workers.crew import processes
@@ -347,11 +349,66 @@ def test_a_lease_that_somebody_took_is_given_up_with_a_word(
     assert "its lease was lost while a tool still ran" in caplog.text
 
 
-def test_a_store_that_cannot_renew_is_asked_again_until_the_lease_has_expired(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("expires_at", [0.0, 2e12])
+def test_a_store_that_cannot_renew_is_asked_again_until_the_thread_has_ended(
+    caplog: pytest.LogCaptureFixture, expires_at: float
 ) -> None:
     caplog.set_level(logging.WARNING, "agentor")
-    closed = OSError("the store is closed")
-    assert held(closed).asked == ["renew"]
-    assert "could not be held or released (the store is closed)" in caplog.text
-    assert held(closed, expires_at=2e12).asked[-1] == "release"
+    asked = held(OSError("the disk is full"), expires_at).asked
+    assert asked[:5] == ["renew"] * 5
+    assert asked[-1] == "release"
+    assert "its lease was not renewed (the disk is full)" in caplog.text
+
+
+def test_a_store_that_was_closed_holds_nothing_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    assert held(StoreClosedError("runs.db")).asked == ["renew"]
+    assert "its lease could not be held or released (runs.db: this store is closed" in caplog.text
+
+
+def test_a_run_is_let_go_when_its_thread_ends_however_long_no_renewal_came_through(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    gate, is_long_over = threading.Event(), threading.Event()
+
+    def renew(lease: Lease) -> Lease:
+        if clock.now() > lease.expires_at + lease.ttl_s:
+            is_long_over.set()
+        raise StoreError("the disk does not answer")
+
+    thread = threading.Thread(target=gate.wait, args=(60,), daemon=True)
+    thread.start()
+    monkeypatch.setattr(store, "renew", renew)
+    hold(store, store.acquire("r", "me", 0.01), [thread])
+    [holder] = [each for each in threading.enumerate() if each.name == "agentor-hold-r"]
+    assert is_long_over.wait(60)
+    assert holder.is_alive()
+    gate.set()
+    holder.join(60)
+    assert store.holder("r") is None
+    assert held_for(store, "r") == []
+    assert store.acquire("r", "somebody", 30.0).owner == "somebody"
+
+
+def test_who_cannot_be_given_a_thread_holds_a_run_as_soon_as_somebody_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    gate = threading.Event()
+    tool = threading.Thread(target=gate.wait, args=(60,), name="agentor-tool-pay", daemon=True)
+    tool.start()
+    desk = Desk(gate)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none_left)
+        hold(desk, Lease("held", "me", 1, 0.0, 0.003), [tool])
+        assert held_for(desk, "held") == ["pay"]
+    assert desk.asked == []
+    assert set(caplog.messages) == {
+        "run held: its lease is not renewed for now (can't start new thread)"
+    }
+    assert held_for(desk, "held") == ["pay"]
+    assert desk.released.wait(60)
+    assert desk.asked[:5] == ["renew"] * 5

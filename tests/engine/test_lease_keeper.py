@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from agentor.engine import holding
 from agentor.engine.lease import DEFAULT_TTL_S, Keeper
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease
+from agentor.errors import StoreClosedError
 from tests.engine.agents import ThreeMethods
 from tests.engine.lease_book import Book, Hanging
 from tests.engine.leases import TestClock
@@ -232,17 +234,118 @@ async def test_a_lease_is_let_go_once_and_not_taken_again(time: TestClock, book:
     assert [verb for verb, _ in book.asked] == ["acquire", "release"]
 
 
-async def test_a_release_that_fails_is_told_and_harms_nothing(
+async def the_holding_is_over() -> None:
+    for holder in threading.enumerate():
+        if holder.name == "agentor-hold-r":
+            await asyncio.to_thread(holder.join, 60)
+
+
+@pytest.mark.parametrize("fails", [1, 2, 4, 5])
+async def test_a_release_that_fails_is_told_and_tried_again_for_as_long_as_a_lease_lasts(
+    time: TestClock,
+    book: Book,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: int,
+) -> None:
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == fails - 1:
+            book.fault = None
+
+    monkeypatch.setattr(holding, "pause", wait)
+    keeper = Keeper(book, "r")
+    await keeper.acquire()
+    lease = keeper.lease
+    book.fault = StoreError("disk full")
+    if fails == 1:
+        monkeypatch.setattr(book, "release", failing_once(book))
+    await keeper.release()
+    assert keeper.lease is None
+    await the_holding_is_over()
+    told = ["run r: the release of its lease failed (disk full); it is tried again"]
+    given_up = ["run r: its lease could not be held or released (disk full)"]
+    assert waited == [20.0] * (min(fails, 4) - 1)
+    assert caplog.messages == (told if fails < 5 else told + given_up)
+    assert book.released == ([lease] if fails < 5 else [])
+
+
+def failing_once(book: Book) -> Any:
+    release = book.release
+
+    def fail(lease: Lease) -> None:
+        fault, book.fault = book.fault, None
+        if fault is not None:
+            raise fault
+        release(lease)
+
+    return fail
+
+
+async def test_of_a_store_that_was_closed_no_release_is_asked_again(
     time: TestClock, book: Book, caplog: pytest.LogCaptureFixture
 ) -> None:
     keeper = Keeper(book, "r")
     await keeper.acquire()
-    book.fault = StoreError("disk full")
+    book.fault = StoreClosedError("runs.db")
     await keeper.release()
+    await the_holding_is_over()
     assert caplog.messages == [
-        "run r: the release of its lease failed (disk full); if it is still held, it expires by itself"
+        f"run r: the release of its lease failed ({book.fault}); if it is still held, it expires by itself"
     ]
     assert keeper.lease is None
+    assert [verb for verb, _ in book.asked] == ["acquire", "release"]
+
+
+async def test_a_release_that_fails_after_its_caller_was_cancelled_is_tried_again(
+    time: TestClock,
+) -> None:
+    class Slow(Hanging):
+        def release(self, lease: Lease) -> None:
+            if not self.let_go.is_set():
+                self.loop.call_soon_threadsafe(self.renewing.set)
+                self.let_go.wait(60)
+                raise StoreError("disk full")
+            super().release(lease)
+
+    store = Slow(time)
+    keeper = Keeper(store, "r")
+    await keeper.acquire()
+    lease = keeper.lease
+    releasing = asyncio.create_task(keeper.release())
+    await store.renewing.wait()
+    releasing.cancel()
+    await time.settle()
+    store.let_go.set()
+    await asyncio.wait({releasing})
+    assert releasing.cancelled()
+    assert await asyncio.to_thread(store.let_go_of.wait, 60)
+    assert store.released == [lease]
+
+
+@pytest.mark.parametrize("starved", ["agentor-store", "agentor-"])
+async def test_a_moment_without_threads_keeps_no_run_from_being_let_go(
+    time: TestClock, book: Book, monkeypatch: pytest.MonkeyPatch, starved: str
+) -> None:
+    book.blocking = True
+    keeper = Keeper(book, "r")
+    await keeper.acquire()
+    lease = keeper.lease
+    start = threading.Thread.start
+
+    def none_left(thread: threading.Thread) -> None:
+        if thread.name.startswith(starved):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none_left)
+        await keeper.release()
+    await the_holding_is_over()
+    assert book.released == [lease]
+    assert (id(book), "r") not in holding._held
 
 
 async def test_a_lease_that_could_not_be_had_is_had_before_anything_is_written(
@@ -320,8 +423,6 @@ async def test_what_was_never_held_is_held_for_nobody_and_what_is_lost_is_given_
     with pytest.raises(LeaseLostError):
         keeper.check()
     keeper.hold_for([])  # a file's lock is ours until it is released, whatever we trust
-    for holder in threading.enumerate():
-        if holder.name == "agentor-hold-r":
-            await asyncio.to_thread(holder.join, 60)
+    await the_holding_is_over()
     assert keeper.lease is None
     assert [verb for verb, _ in book.asked] == ["acquire", "release"]

@@ -255,5 +255,5 @@ def test_the_verb_tells_what_it_has_taken_away_and_what_it_has_left(
     assert again.stdout == "out: 1 run, 1 of an earlier export taken away.\n"
     assert "1 run left in out that no export has written as it is: other. " in again.stderr
     as_json = json.loads(program("export", "--jsonl", "out", "--force", "--json").stdout)
-    assert as_json == {"out": "out", "runs": 1, "removed": [], "left": ["other"], "damaged": []}
+    assert (as_json["runs"], as_json["removed"], as_json["left"]) == (1, [], ["other"])
     assert again.exit_code == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import logging
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Callable
@@ -24,6 +26,7 @@ from agentor.engine.events import Event
 from agentor.engine.store import FileStore, fork_run
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.errors import (
+    ConfigError,
     LeaseHeldError,
     LeaseLostError,
     LogCorruptError,
@@ -430,6 +433,50 @@ def test_a_path_that_is_a_file_is_refused_by_name(tmp_path: Path) -> None:
         FileStore(path)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\0", "runs\ud800", b"a\0b"])
+def test_a_directory_that_nothing_can_be_named_is_refused_and_made_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="choose another path"):
+        FileStore(name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["runs", b"runs", b"runs\xff", Path("runs")])
+def test_a_directory_is_named_by_text_bytes_or_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = FileStore(name)
+    store.append("run", said("1"))
+    assert store.directory == tmp_path / os.fsdecode(name)
+    assert texts(store) == ["1"]
+
+
+NO_NUMBERS = [None, True, "2", b"2", [], {}, 10**400]
+
+
+def test_a_lease_for_nobody_or_no_time_and_a_peek_at_no_seq_are_config_errors(
+    store: FileStore,
+) -> None:
+    for owner in (None, 5, True, b"Ada", ["Ada"], {}, "", "\ud800"):
+        with pytest.raises(ConfigError, match="owner="):
+            store.acquire("run", owner, 30.0)  # type: ignore[arg-type]
+    for ttl_s in NO_NUMBERS:
+        with pytest.raises(ConfigError, match="ttl_s="):
+            store.acquire("run", "me", ttl_s)  # type: ignore[arg-type]
+    assert store.holder("run") is None
+    for seq in (*NO_NUMBERS, 1.5, float("nan"), 2**63):
+        with pytest.raises(ConfigError, match="seq="):
+            store.peek("run", seq)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seq", [0, -1, -2, -3, -4, 4, 2**63 - 1])
+def test_a_run_has_no_event_before_its_first_or_after_its_last(store: FileStore, seq: int) -> None:
+    assert store.peek("run", seq) == (3, None)
+
+
 def test_a_run_that_is_a_directory_is_a_store_error(store: FileStore) -> None:
     store.path("dir").mkdir()
     with pytest.raises(StoreError, match=r"dir\.jsonl"):
@@ -509,6 +556,78 @@ def test_what_is_no_file_is_listed_and_what_holds_nothing_is_not(store: FileStor
     for run_id in ("dir", "loop"):
         with pytest.raises(LogCorruptError, match="cannot be read"):
             store.load(run_id)
+
+
+def _socket(path: Path) -> None:
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path.name)  # which may not be long
+
+
+def _link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.parent / "pipe")
+    path.symlink_to("pipe")
+
+
+NO_FILES: dict[str, Callable[[Path], None]] = {
+    "a pipe": os.mkfifo,
+    "a socket": _socket,
+    "a link to a pipe": _link_to_a_pipe,
+    "a link to a device that never ends": lambda path: path.symlink_to("/dev/zero"),
+    "a link to an empty device": lambda path: path.symlink_to("/dev/null"),
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", NO_FILES)
+def test_a_pipe_a_socket_or_a_device_among_the_runs_keeps_nobody_waiting_and_is_one_damaged_run(
+    store: FileStore, what: str
+) -> None:
+    store.append("run", Event("run_end", status="completed"))
+    NO_FILES[what](store.path("odd"))
+    for look in (
+        store.load,
+        store.read,
+        store.status_at_end,
+        lambda run_id: fork_run(store, run_id),
+    ):
+        with pytest.raises(LogCorruptError, match=r"odd\.jsonl cannot be read: it is no file"):
+            look("odd")
+    with pytest.raises(LogCorruptError):
+        next(iter(store.tail("odd", timeout=0)))
+    for change in (
+        lambda: store.append("odd", said("x")),
+        lambda: store.create_run("odd", [said("x")]),
+        lambda: store.delete("odd"),
+    ):
+        with pytest.raises(StoreError, match="it is no file"):
+            change()
+    with pytest.raises(RunExistsError):
+        store.fork("run", "odd")
+    assert store.path("odd").lstat()  # it is not ours to take away
+    assert store.integrity_check() == []
+    assert set(store.list_runs()) == {"run", "odd"}
+    assert store.prune(keep=0).run_ids == ["run"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("what", NO_FILES)
+def test_a_pipe_a_socket_or_a_device_in_the_place_of_a_lock_or_a_question_keeps_nobody_waiting(
+    store: FileStore, what: str
+) -> None:
+    asked = store.directory / ".locks" / "run.asked"
+    asked.mkdir(parents=True)
+    NO_FILES[what](asked / "cancel")
+    NO_FILES[what](store.directory / ".locks" / "run.lock")
+    for use in (
+        lambda: store.acquire("run", "me", 30),
+        lambda: store.holder("run"),
+        lambda: store.append("run", said("4")),
+        lambda: store.ask("run", "cancel"),
+        lambda: store.asked_by("run", "cancel"),
+    ):
+        with pytest.raises(StoreError, match="it is no file"):
+            use()
+    store.append("another", said("1"))
 
 
 def locks(store: FileStore) -> list[str]:
@@ -633,6 +752,57 @@ def test_whoever_asks_again_for_a_run_whose_lock_file_was_taken_away_gets_it_onl
     store.append_many("run", [said("mine")], store.renew(again))
     store.release(again)
     assert (locks(store), len(os.listdir("/proc/self/fd"))) == ([], before)
+
+
+OWNERS = ["w", "w" * 440, "\N{GRINNING FACE}" * 100, "w" * 5_000]
+
+
+@pytest.mark.parametrize("owner", OWNERS, ids=len)
+@pytest.mark.parametrize("before", [None, *OWNERS], ids=lambda before: before and len(before))
+def test_a_lease_is_one_however_long_the_names_of_its_holder_and_of_a_dead_one_are(
+    store: FileStore, owner: str, before: str | None
+) -> None:
+    lock_file = store.directory / ".locks" / "run.lock"
+    if before is not None:
+        lease = store.acquire("run", before, 30)
+        left_by_the_dead = lock_file.read_bytes()
+        store.release(lease)
+        lock_file.write_bytes(left_by_the_dead)
+    lease = store.acquire("run", owner, 30)
+    elsewhere = FileStore(store.directory)
+    held = elsewhere.holder("run")
+    assert held is not None
+    assert held.owner == owner
+    for use in (
+        lambda: elsewhere.append("run", said("4")),
+        lambda: elsewhere.acquire("run", "me", 30),
+    ):
+        with pytest.raises(LeaseHeldError) as caught:
+            use()
+        assert caught.value.owner == owner
+    store.release(store.renew(lease))
+    assert elsewhere.holder("run") is None
+    elsewhere.append("run", said("4"))
+
+
+@pytest.mark.parametrize("content", [b'{"term": 1, "own', b"[]", b"\xff", b"5"])
+def test_whether_a_run_is_held_whose_lock_file_cannot_be_read_is_told_by_the_lock(
+    store: FileStore, content: bytes
+) -> None:
+    lease = store.acquire("run", "me", 30)
+    (store.directory / ".locks" / "run.lock").write_bytes(content)
+    elsewhere = FileStore(store.directory)
+    for use in (
+        lambda: elsewhere.append("run", said("4")),
+        lambda: elsewhere.delete("run"),
+        lambda: elsewhere.acquire("run", "you", 30),
+    ):
+        with pytest.raises(LeaseHeldError):
+            use()
+    store.release(lease)
+    (store.directory / ".locks" / "run.lock").write_bytes(content)  # as a crash leaves it
+    elsewhere.append("run", said("4"))
+    assert elsewhere.acquire("run", "you", 30).owner == "you"
 
 
 def test_a_lock_file_of_somebody_else_is_left_to_him(store: FileStore) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import apsw
 import pytest
 
+from agentor import Agentor
 from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.store import SQLiteStore, sqlite_writer
 from agentor.errors import LeaseHeldError, SequenceConflictError, StoreError
+from agentor.testing import ScriptedModel
 
 
 def said(text: str, seq: int | None = None) -> Event:
@@ -56,6 +59,105 @@ def test_one_refusal_in_a_commit_fails_one_caller_only(store: SQLiteStore) -> No
     ]
     assert [event.text for event in store.load("a")] == ["1", "2"]
     assert store.list_runs() == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), ValueError("mine")])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_whatever_a_callback_raises_everybody_else_is_answered(
+    store: SQLiteStore, error: BaseException, is_refused: bool
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    store._writer.pause()
+    first = store.submit("a", [said("1", 2 if is_refused else 1)])
+    first.add_done_callback(fail)
+    others = [store.submit(f"run{n}", [said("1", 1)]) for n in range(3)]
+    store._writer.go_on()
+    for future in others:
+        future.result(timeout=30)
+    assert isinstance(
+        first.exception(timeout=30), SequenceConflictError if is_refused else type(None)
+    )
+    store.submit("a", [said("2", None)]).result(timeout=30)
+
+
+def test_whatever_a_callback_raises_after_a_failed_commit_everybody_is_told(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise SystemExit(3)
+
+    store.append("a", said("1"))
+    store._writer.pause()
+    futures = [store.submit(f"run{n}", [said("1", 1)]) for n in range(3)]
+    futures[0].add_done_callback(fail)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_writer, "check_version", fail)
+        store._writer.go_on()
+        errors = [future.exception(timeout=30) for future in futures]
+    assert [type(error) for error in errors] == [StoreError] * 3
+    assert len({id(error) for error in errors}) == 3
+    store.append("a", said("2"))
+    assert store.list_runs() == ["a"]
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    return monkeypatch
+
+
+def test_where_no_thread_can_be_started_nothing_is_saved_and_the_next_time_it_is(
+    store: SQLiteStore, no_threads: pytest.MonkeyPatch
+) -> None:
+    for write in (
+        lambda: store.append("a", said("1", 1)),
+        lambda: store.acquire("a", "somebody", 10),
+        lambda: store.transact("a"),
+    ):
+        with pytest.raises(StoreError, match="no thread can be started"):
+            write()
+    no_threads.undo()
+    store.submit("a", [said("1", 1)]).result(timeout=30)
+    assert [event.text for event in store.load("a")] == ["1"]
+
+
+def test_a_store_that_could_not_start_its_thread_can_be_closed(
+    tmp_path: Path, no_threads: pytest.MonkeyPatch
+) -> None:
+    store = SQLiteStore(tmp_path / "runs.db")
+    with pytest.raises(StoreError):
+        store.append("a", said("1", 1))
+    store.close()
+    assert os.listdir(tmp_path) == ["runs.db"]
+
+
+async def test_a_run_goes_on_unsaved_while_there_are_no_threads_and_is_saved_afterwards(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Best effort, as with any store that cannot save: strict runs end."""
+
+    async def model(_: Any) -> str:
+        patch.undo()
+        return "done"
+
+    agent = Agentor("A", model=ScriptedModel(model), store=store)
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "agentor-store-writer":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        result = await agent.arun("go", run_id="r")
+    assert (result.status, result.unsaved) == ("completed", 0)
+    assert store.load("r") == result.events
 
 
 def test_a_cancelled_submission_that_had_not_begun_is_not_saved(store: SQLiteStore) -> None:

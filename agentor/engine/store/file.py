@@ -21,12 +21,13 @@ from agentor.engine.events import Event
 from agentor.engine.store import file_opening
 from agentor.engine.store.copying import check_whole
 from agentor.engine.store.file_ends import End, Ends
-from agentor.engine.store.file_errors import check_directory, deleting, saving
+from agentor.engine.store.file_errors import check_directory, deleting, full_path, saving
 from agentor.engine.store.file_lock import FileLocks
 from agentor.engine.store.file_opening import put_in_place, sync_directory, write_at
 from agentor.engine.store.file_reading import (
     SUFFIX,
     Version,
+    check_file,
     content_of,
     content_up_to,
     holds_run,
@@ -41,7 +42,16 @@ from agentor.engine.store.file_signals import FileSignals
 from agentor.engine.store.file_tail import Follower
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
 from agentor.engine.store.numbering import bodies_after, check_fork_point, check_meant, fork_tail
-from agentor.engine.store.protocol import Holder, Lease, Removed, check_run_id, check_signal
+from agentor.engine.store.protocol import (
+    Holder,
+    Lease,
+    Removed,
+    check_number,
+    check_owner,
+    check_run_id,
+    check_seq,
+    check_signal,
+)
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
 from agentor.engine.store.tailing import Bell, News, Tailing
@@ -67,7 +77,7 @@ class FileStore(Tailing):
     """Runs as `<directory>/<run_id>.jsonl`, one event a line. The directory is made when it is missing."""
 
     def __init__(self, directory: str | os.PathLike[str] = "runs") -> None:
-        self.directory = Path(directory).absolute()  # a tool may change where the process stands
+        self.directory = full_path(directory)
         self._ages: dict[
             str, tuple[int, int]
         ] = {}  # by run id: when it was first seen, and how many before
@@ -105,9 +115,9 @@ class FileStore(Tailing):
 
     def peek(self, run_id: str, seq: int) -> tuple[int, Event | None]:
         """The last seq of a run and its event `seq`. Reads the whole file, as everything here does."""
+        check_seq("seq", seq)
         events = self.load(run_id)
-        found = events[seq - 1 : seq]
-        return len(events), found[0] if found else None
+        return len(events), events[seq - 1] if 0 < seq <= len(events) else None
 
     def read(self, run_id: str) -> JsonlLog:
         """What stands in the file of a run, with the lines of a 0.1 log that `load` passes over. `LogCorruptError`.
@@ -214,6 +224,8 @@ class FileStore(Tailing):
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """Lock the run for this process until `release`, or until the process ends."""
+        check_owner(owner)
+        check_number("ttl_s", ttl_s, "a number of seconds above 0")
         with saving(self.path(run_id)):
             return self._locks.acquire(run_id, owner, ttl_s)
 
@@ -286,6 +298,7 @@ class FileStore(Tailing):
 
     def _known(self, run_id: str, path: Path) -> bytes | None:
         """What stands in the file, if that is on the disk as far as this store knows. An append may be under way."""
+        check_file(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             end = self._ends.known(run_id, descriptor)

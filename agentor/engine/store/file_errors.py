@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentor.errors import StoreError
+from agentor.errors import ConfigError, StoreError
 
 
 @contextlib.contextmanager
@@ -39,6 +40,20 @@ def deleting(path: Path) -> Iterator[None]:
             f"{path}: {error.strerror or error}. {left}; check that the directory may be written, and delete it again if it "
             "is there."
         ) from error
+
+
+def full_path(directory: str | os.PathLike[str]) -> Path:
+    """The absolute path, since a tool may change where the process stands. `ConfigError` if nothing can have that name."""
+    path = os.fsdecode(directory)
+    try:
+        is_a_name = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_a_name = False
+    if not is_a_name:
+        raise ConfigError(
+            f"{path!r}: a path cannot hold a NUL character or half a surrogate pair; choose another path"
+        )
+    return Path(path).absolute()
 
 
 def check_directory(directory: Path) -> None:

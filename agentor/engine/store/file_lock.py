@@ -26,6 +26,7 @@ from typing import Any
 
 from agentor.engine import clock
 from agentor.engine.store.file_errors import check_directory
+from agentor.engine.store.file_reading import check_file
 from agentor.engine.store.over_fork import new_lock
 from agentor.engine.store.owner import is_gone
 from agentor.engine.store.protocol import Holder, Lease
@@ -207,6 +208,7 @@ class FileLocks:
     def _open(self, run_id: str, flags: int) -> int:
         path = self._path(run_id)
         try:
+            check_file(path)
             return os.open(path, flags | os.O_CLOEXEC, 0o600)
         except PermissionError:
             if path.exists():  # it is there as long as somebody holds the run
@@ -232,18 +234,21 @@ def _take(descriptor: int, run_id: str, kind: int) -> None:
 
 
 def _read(descriptor: int) -> dict[str, Any]:
+    content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     try:
-        content = json.loads(os.pread(descriptor, 4096, 0))
-    except (
-        ValueError
-    ):  # new, or torn by a crash: the owner is then unknown and the term starts anew
-        return {}
-    return content if isinstance(content, dict) else {}
+        told = json.loads(content or b"{}")
+    except ValueError:
+        told = None
+    # Torn by a crash, or just being written: somebody's, and whose is not known. The term starts anew.
+    return told if isinstance(told, dict) else {"owner": None}
 
 
 def _write(descriptor: int, content: dict[str, Any]) -> None:
     # Padded to one length: a shorter text would leave the end of the longer one before it.
-    os.pwrite(descriptor, json.dumps(content).ljust(512).encode() + b"\n", 0)
+    text = json.dumps(content).ljust(512).encode() + b"\n"
+    if os.fstat(descriptor).st_size > len(text):  # of a holder with a long name
+        os.ftruncate(descriptor, len(text))
+    os.pwrite(descriptor, text, 0)
 
 
 def _content(lease: Lease) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from agentor.engine import clock
 from agentor.engine.store.file_lock import is_at
-from agentor.engine.store.file_reading import holds_run
+from agentor.engine.store.file_reading import check_file, holds_run
 from agentor.errors import AgentorError
 
 LONGEST_WAIT_S = 10.0  # as long as an SQLiteStore waits
@@ -34,7 +34,7 @@ def opened(
     """A locked descriptor, and whether the file is new. The lock keeps processes apart; `busy` says that it took too long."""
     longest_s = LONGEST_WAIT_S if longest_s is None else longest_s
     while True:
-        is_new = not path.exists()
+        is_new = not check_file(path)
         descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
             if not is_locked_in_time(descriptor, kind, longest_s):

@@ -1,7 +1,7 @@
 """Read a directory of logs: which runs there are, and what stands in the file of one.
 
 A file that this process may not read, or that the disk does not give back, concerns its own run only, as a damaged one
-does. That the process has no descriptors left says nothing of any run.
+does; and so does what is no file at all. That the process has no descriptors left says nothing of any run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentor.errors import ConfigError, LogCorruptError, StoreError
 
 SUFFIX = ".jsonl"
 _END = 16_384  # bytes
-_OF_THIS_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ELOOP}
+_OF_THIS_FILE = {errno.EACCES, errno.EPERM, errno.EIO, errno.EISDIR, errno.ELOOP, errno.ENXIO}
 
 
 @contextlib.contextmanager
@@ -44,9 +44,22 @@ def reading(path: Path, run_id: str | None = None) -> Iterator[None]:
         ) from error
 
 
+def check_file(path: Path) -> bool:
+    """Whether anything is there. `OSError` if it is a pipe, a device or a socket, which nobody may open: that could wait for
+    ever, and what a device gives need have no end."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # of a directory the system tells
+        raise OSError(errno.ENXIO, "it is no file, but a pipe, a device or a socket", str(path))
+    return True
+
+
 def content_of(run_id: str, path: Path) -> bytes:
     """What stands in the file of a run; nothing if there is none. `LogCorruptError` if it cannot be read."""
     with contextlib.suppress(FileNotFoundError), reading(path, run_id):
+        check_file(path)
         return path.read_bytes()
     return b""
 
@@ -86,6 +99,7 @@ def lines_of(run_id: str, path: Path) -> list[str]:
 def holds_run(path: Path) -> bool:
     """Whether a run is there, be it damaged: not in a file that is missing, empty, or no more than one torn line."""
     try:
+        check_file(path)
         with open(path, "rb") as file:
             begun = next((line for line in file if line.strip()), b"")
     except FileNotFoundError:
@@ -114,6 +128,7 @@ def status_at_end(run_id: str, path: Path) -> str | None:
 
 
 def _end_of(path: Path) -> bytes:
+    check_file(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # for a few bytes a file object is slow
     try:
         size = os.fstat(descriptor).st_size

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agentor.engine import clock
 from agentor.engine.store.file_opening import opened, put, sync_directory, write_at
+from agentor.engine.store.file_reading import check_file
 from agentor.engine.store.protocol import check_asker
 from agentor.errors import AgentorError
 
@@ -62,8 +63,10 @@ class FileSignals:
             return []
 
     def asked_by(self, run_id: str, kind: str) -> str | None:
+        path = self._place(run_id) / kind
         try:
-            content = (self._place(run_id) / kind).read_bytes()
+            check_file(path)
+            content = path.read_bytes()
         except FileNotFoundError:  # answered since
             return None
         by = json.loads(content).get("by") if _is_question(content) else None

@@ -17,7 +17,7 @@ from agentor.engine.events import Event
 from agentor.engine.store.file_ends import End, Ends
 from agentor.engine.store.file_lock import is_at
 from agentor.engine.store.file_opening import is_locked_in_time, unlock
-from agentor.engine.store.file_reading import reading
+from agentor.engine.store.file_reading import check_file, reading
 from agentor.engine.store.jsonl import JsonlLog, read_jsonl
 from agentor.engine.store.tailing import deleted_meanwhile
 
@@ -91,5 +91,6 @@ class _Open:
     """A file that is closed at the latest when nobody has it any more, as when a tail is left."""
 
     def __init__(self, path: Path) -> None:
+        check_file(path)
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.close = weakref.finalize(self, os.close, self.descriptor)

@@ -271,6 +271,13 @@ def check_asker(by: str | None) -> str | None:
     raise ConfigError(f"by={by!r}: say in text who asks, or leave it out")
 
 
+def check_owner(owner: str) -> str:
+    """The name of a holder. `ConfigError` if it is no text, or none that every store can keep."""
+    if isinstance(owner, str) and owner and clean_text(owner) == owner:
+        return owner
+    raise ConfigError(f"owner={owner!r}: name the holder of the lease in text")
+
+
 def check_seq(name: str, seq: Any) -> int:
     """The seq or position itself. `ConfigError` if it is no whole number, or above every one that a store can give."""
     if type(seq) is int and abs(seq) < 2**63:

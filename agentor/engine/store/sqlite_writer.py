@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ from agentor.engine.store.sqlite_forks import watch_forks
 from agentor.engine.store.sqlite_guard import let_go
 from agentor.engine.store.sqlite_watch import Watch
 from agentor.errors import StoreClosedError, StoreError
+
+logger = logging.getLogger("agentor.store")
 
 T = TypeVar("T")
 
@@ -63,7 +66,10 @@ class Writer:
         watch_forks(self)
 
     def submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
-        """Queue an operation. Blocks only while MAX_WAITING others wait."""
+        """Queue an operation. Blocks only while MAX_WAITING others wait.
+
+        `StoreClosedError`; `StoreError`: there is no thread for it, and nothing was queued.
+        """
         return self._queue(_Submission(operation))
 
     def submit_alone(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
@@ -77,17 +83,24 @@ class Writer:
         with self._entry:
             if self._closed:
                 raise StoreClosedError(self._path)
-            self._waiting.put(submission)
             self.awake()
+            self._waiting.put(submission)
         return submission.future
 
     def awake(self) -> None:
-        """See to it that `step` is called soon, now that something waits: here by a thread that does nothing else."""
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._work, name="agentor-store-writer", daemon=True
-            )
+        """See to it that `step` is called soon, as something is about to wait: here by a thread that does nothing else."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        # Known before it runs: an interrupt must not leave one of which nobody knows, for there can be but one.
+        self._thread = threading.Thread(target=self._work, name="agentor-store-writer", daemon=True)
+        try:
             self._thread.start()
+        except Exception as error:  # the system has no more
+            self._thread = None
+            raise StoreError(
+                f"{self._path}: no thread can be started that writes ({error}); nothing of this was saved. End what "
+                "else has threads, or raise the limit (ulimit -u), and try again."
+            ) from error
 
     def step(self) -> bool:
         """Commit everything that waits, as soon as something does; False if that was the last."""
@@ -168,10 +181,9 @@ class Writer:
             self._roll_back()
             self._watch.rescue()
             for submission in batch:
-                submission.future.set_exception(self._told(error))
-        else:
-            for submission in batch:
-                _settle(submission)
+                submission.refusal = self._told(error)
+        for submission in batch:
+            _settle(submission)
 
     def _close_connection(self) -> None:
         self._fold_wal()  # if that is busy, whoever closes last does it
@@ -240,10 +252,13 @@ class Writer:
 
 
 def _settle(submission: _Submission[Any]) -> None:
-    if submission.refusal is not None:
-        submission.future.set_exception(submission.refusal)
-    else:
-        submission.future.set_result(submission.value)
+    try:
+        if submission.refusal is not None:
+            submission.future.set_exception(submission.refusal)
+        else:
+            submission.future.set_result(submission.value)
+    except BaseException:  # of somebody's callback, and others wait for their futures
+        logger.exception("a callback on a future of this store has failed")
 
 
 def _groups(batch: list[_Submission[Any]]) -> Iterator[list[_Submission[Any]]]:

@@ -107,11 +107,24 @@ async def only_question(store: Store, run_id: str, call_id: str) -> int | None:
 
     `AskedAgainError` if there were others: whoever names the call alone may have seen one of those.
     """
-    state, log = await recorded(store, check_run_id(run_id))
-    question = find_pending(state, run_id, call_id, log).question
-    if any(_decides(event, call_id) for event in _of_this_run(log)):
+    known = await recorded(store, check_run_id(run_id))
+    question = (await pending_call(store, run_id, call_id, known)).question
+    if any(_decides(event, call_id) for event in _of_this_run(known[1])):
         raise AskedAgainError(run_id, call_id, question)
     return question
+
+
+async def pending_call(store: Store, run_id: str, call_id: str, known: Recorded) -> PendingCall:
+    """`find_pending` of a run as it was just read. `LeaseHeldError` if the call does not wait while somebody works on the
+    run: whatever else is known of it may have changed by now."""
+    try:
+        return find_pending(known[0], run_id, call_id, known[1])
+    except NotWaitingError:
+        if known[0].status is None:
+            keeper = Keeper(store, run_id)
+            await keeper.acquire()
+            await keeper.release()
+        raise
 
 
 def _of_this_run(log: Sequence[Event]) -> Sequence[Event]:

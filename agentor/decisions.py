@@ -8,7 +8,7 @@ from typing import Any
 from agentor import inputs
 from agentor.amended import check_by_log, check_by_tool
 from agentor.blocking import twin
-from agentor.consent import decide_call, find_pending, settle_call
+from agentor.consent import decide_call, pending_call, settle_call
 from agentor.engine import events as ev
 from agentor.engine.events import Event, PendingCall
 from agentor.engine.result_text import RESULT_LIMIT
@@ -55,7 +55,7 @@ class Decisions:
         if args is not None:
             edited = inputs.read_arguments(args)
             known = await recorded(store, check_run_id(run_id))
-            name = find_pending(known[0], run_id, call, known[1]).name
+            name = (await pending_call(store, run_id, call, known)).name
             if name in self.tools:
                 check_by_tool(self.tools[name], edited)
             else:

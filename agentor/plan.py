@@ -149,7 +149,7 @@ def needed(call: Call, run_id: str) -> str:
     words = f"agentor reject {run_id} {shlex.quote(call.call_id)} --reason TEXT --give-up"
     return (
         f"call {call.call_id} needs the tool {call.name!r}, which this agent does not have: add it, or give the call up "
-        f"({words})"
+        f"(`{words}`)"
     )
 
 

@@ -29,7 +29,8 @@ from agentor.cli.overview import DAMAGED, Overview
 from agentor.cli.plain import exact, one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import between, call_text
-from agentor.consent import decide_call, find_pending, only_question, pending_of, settle_call
+from agentor.cli.wording import advised, where
+from agentor.consent import decide_call, only_question, pending_call, pending_of, settle_call
 from agentor.engine import clock, strict_json
 from agentor.engine.events import APPROVAL, Event, PendingCall
 from agentor.engine.replay import replay
@@ -84,7 +85,7 @@ def pending(store_path: str | None, as_json: bool) -> None:
     else:
         _print_waiting(waiting)
     for problem in damaged:
-        click.echo(one_line(problem, 500), err=True)
+        click.echo(one_line(advised(problem), 500), err=True)
     if damaged:
         click.get_current_context().exit(1)
 
@@ -145,12 +146,12 @@ def _print_waiting(waiting: list[_Waiting]) -> None:
                 Text(f"    key {exact(call.idempotency_key or '')}", style="dim"), soft_wrap=True
             )
     click.echo(
-        "Decide: agentor approve RUN CALL --question N, or agentor reject RUN CALL --question N --reason TEXT",
+        f"Decide: agentor approve RUN CALL --question N{where()}, or agentor reject RUN CALL --question N --reason TEXT{where()}",
         err=True,
     )
     if any(call.in_doubt for _, call, _ in waiting):
         click.echo(
-            "Of one that may have taken effect, find out first: its key is what its tool gives as ctx.idempotency_key. If it did: agentor settle RUN CALL --question N --result TEXT",
+            f"Of one that may have taken effect, find out first: its key is what its tool gives as ctx.idempotency_key. If it did: agentor settle RUN CALL --question N --result TEXT{where()}",
             err=True,
         )
 
@@ -206,7 +207,8 @@ def approve(
     async def decide(store: Store) -> PendingCall:
         known = await recorded(store, run_id)
         if args is not None:
-            check_by_log(known[1], find_pending(known[0], run_id, call_id, known[1]).name, args)
+            waiting = await pending_call(store, run_id, call_id, known)
+            check_by_log(known[1], waiting.name, args)
         seen = question or await only_question(store, run_id, call_id)
         return await decide_call(store, run_id, call_id, decision, question=seen, known=known)
 
@@ -312,7 +314,7 @@ def _print_decided(run_id: str, call: PendingCall, status: str, by: str, as_json
     click.echo(f"{status} by {one_line(by, 80)}: {exact(call_text(call.name, call.args))}")
     if call.in_doubt and status == "approved":
         click.echo("It may have taken effect before, and is started once more.", err=True)
-    click.echo(f"A worker goes on with it, or: agentor resume APP {run_id}", err=True)
+    click.echo(f"A worker goes on with it, or: agentor resume APP {run_id}{where()}", err=True)
 
 
 @click.command(

@@ -27,6 +27,8 @@ from agentor.cli.options import (
 )
 from agentor.cli.outcome import left_behind, tell, tell_where_it_branched, told_if_it_fails
 from agentor.cli.plain import one_line, plain
+from agentor.cli.signals import told_at_sigterm
+from agentor.cli.wording import advised
 from agentor.engine.batch import DECLARED, stricter
 from agentor.engine.events import TOOL_CALL, RunResult
 from agentor.engine.store.copying import unfinished_copy
@@ -93,12 +95,12 @@ def resume(
                 f"resuming {run_id}",
                 lambda: agent.resume(run_id, max_turns=max_turns, wait=wait_s),
                 _kept_if_it_fails(agent, run_id, failed),
-                run_id,
+                f"Run {run_id} is saved up to here; resume({run_id!r}) goes on with it.",
             )
     if only_plan:
         _tell_plan(plan, holder, as_json)
         return
-    tell(result, as_json, agent.store, target)
+    tell(result, as_json, target)
 
 
 @click.command(
@@ -145,9 +147,11 @@ def fork(
             f"forking {run_id}",
             lambda: agent.fork(run_id, text, fork_id=chosen, at=at, max_turns=max_turns),
             _kept_if_it_fails(agent, chosen, failed),
+            f"If the fork has begun, it is run {chosen!r}: resume({chosen!r}) goes on with it.",
+            names_itself=True,
         )
     tell_where_it_branched(result, at)
-    tell(result, as_json, agent.store, target)
+    tell(result, as_json, target)
 
 
 @contextlib.contextmanager
@@ -197,10 +201,11 @@ def _watched(
     what: str,
     work: Callable[[], RunResult],
     kept: AbstractContextManager[None],
-    run_id: str | None = None,
+    left: str,
+    names_itself: bool = False,
 ) -> RunResult:
     """Do the work within `kept`, with a sign of life on a terminal. An error that is not ours ends it as one line, too.
-    `run_id`: the run that an interrupt leaves; a fork names itself.
+    `left`: what a signal leaves; of Ctrl-C a fork says so itself, if there is one.
 
     What is wrong with the words of the command has been found before, so a `ConfigError` is a refusal: of this run, or of
     this seq.
@@ -208,15 +213,15 @@ def _watched(
     err = Console(stderr=True, markup=False)
     spinner = err.status(one_line(what, 60)) if sys.stderr.isatty() else contextlib.nullcontext()
     try:
-        with spinner, kept:
+        with spinner, kept, told_at_sigterm(f"Ended by SIGTERM. {advised(left)}"):
             return work()
     except ConfigError as error:
         raise told(error) from error
     except AgentorError:
         raise
     except KeyboardInterrupt as interrupt:
-        if run_id is not None:
-            interrupt.add_note(f"Run {run_id} is saved up to here and can be resumed.")
+        if not names_itself:
+            interrupt.add_note(left)
         raise told(interrupt, Interrupted) from interrupt
     except Exception as error:
         raise told(error) from error
@@ -226,7 +231,7 @@ def _tell_plan(plan: Plan, holder: Holder | None, as_json: bool) -> None:
     if as_json:
         console.print_json(plan_as_dict(plan, holder))
     else:
-        click.echo(plain(str(plan)))
+        click.echo(plain(advised(str(plan))))
         if holder is not None:
             click.echo(running_now(plan.run_id, holder))
     if plan.problems or holder is not None:

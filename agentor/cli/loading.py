@@ -23,7 +23,7 @@ from agentor.agent import Agentor
 from agentor.beginning import runs_begun
 from agentor.cli.options import store_option
 from agentor.cli.plain import one_line
-from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
+from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store, note_own
 from agentor.cli.wording import counted
 from agentor.engine.store.missing import MissingStore
 from agentor.errors import AgentorError, ConfigError
@@ -64,6 +64,7 @@ def agent_with_store(
             unopened.refuse()
     if agent.store is not None and not is_named:
         if own is None:
+            note_own(agent.store)
             yield agent
             return
         store_path = own  # refused as if the command had named it

@@ -93,10 +93,15 @@ def _export_runs(
     store: Store, out: str, run_ids: Sequence[str], force: bool, as_json: bool
 ) -> None:
     done = export_runs(store, out, run_ids, replace=force, progress=console.with_progress)
-    count = len(done.runs)
+    if done.left:
+        shown = ", ".join(done.left[:5]) + (", ..." if len(done.left) > 5 else "")
+        told = f"{_runs(len(done.left))} left in {out} that no export has written as it is: {shown}. An import takes that in, too."
+        click.echo(one_line(told, 1000), err=True)
     letters = tell_letters_stay(store, set(done.runs), "in this store, which still delivers them")
-    summary = {"out": out, "runs": count, "letters": letters}
-    _tell(summary, f"{out}: {_runs(count)}.", done.damaged, as_json)
+    summary = {"out": out, "runs": len(done.runs), "letters": letters}
+    summary |= {"removed": done.removed, "left": done.left}
+    gone = f", {len(done.removed)} of an earlier export taken away" if done.removed else ""
+    _tell(summary, f"{out}: {_runs(len(done.runs))}{gone}.", done.damaged, as_json)
 
 
 @click.command(

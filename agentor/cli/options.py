@@ -47,6 +47,15 @@ class Verb(click.Command):
                 raise
             raise (WrongUsage if isinstance(error, ConfigError) else Failure)(error) from error
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if not any(isinstance(param, click.Argument) for param in self.params):
+                raise
+            told = f"{error.format_message()} What begins with - and is no option comes last, after --."
+            raise click.UsageError(told, error.ctx) from error
+
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
         if any(parameter.name == "target" for parameter in self.params):

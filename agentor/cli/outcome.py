@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,24 +14,22 @@ from pydantic_core import to_jsonable_python
 from agentor import blocking
 from agentor.cli import console
 from agentor.cli.plain import exact, one_line, plain
-from agentor.cli.stores import DEFAULT_STORE
 from agentor.cli.timeline import call_text, tokens, where_it_stands
-from agentor.cli.wording import counted, in_words
+from agentor.cli.wording import counted, in_words, where
 from agentor.consent import pending_of
 from agentor.engine import events as ev
 from agentor.engine.events import PendingCall, RunResult
-from agentor.engine.store import FileStore
 from agentor.engine.store.protocol import Store
 from agentor.recorded import recorded
 
 
-def tell(result: RunResult, as_json: bool, store: object, target: str) -> None:
+def tell(result: RunResult, as_json: bool, target: str) -> None:
     """The outcome, then how it ends: with exit code 1 unless there is an answer."""
     if as_json:
         console.print_json(_as_dict(result))
     else:
         _tell_in_words(result)
-        _tell_who_is_waited_for(result, store, target)
+        _tell_who_is_waited_for(result, target)
     if result.status != "completed":
         click.get_current_context().exit(1)
 
@@ -83,11 +79,8 @@ def _tell_in_words(result: RunResult) -> None:
         click.echo(f"{counted(result.unsaved, 'event')} could not be saved.", err=True)
 
 
-def _tell_who_is_waited_for(result: RunResult, store: object, target: str) -> None:
-    """The calls that wait, uncut as in `agentor pending`, and the commands that decide."""
-    if not result.pending:
-        return
-    where = _store_words(store)
+def _tell_who_is_waited_for(result: RunResult, target: str) -> None:
+    """The calls that wait, uncut as in `agentor pending`, each with the commands that decide about it."""
     for call in result.pending:
         doubt = (
             f"  (in doubt: it may have happened; key {call.idempotency_key})"
@@ -96,30 +89,19 @@ def _tell_who_is_waited_for(result: RunResult, store: object, target: str) -> No
         )
         written = exact(call_text(call.name, call.args))
         click.echo(f"  waits for a person: {exact(call.call_id)}  {written}{doubt}", err=True)
-    [call, *_] = result.pending
-    first = f"{result.run_id} {shlex.quote(exact(call.call_id))}"
-    seen = f" --question {call.question}{where}"
-    click.echo(f"Decide: agentor approve {first}{seen}", err=True)
-    click.echo(f"    or: agentor reject {first} --reason TEXT{seen}", err=True)
-    if any(call.in_doubt for call in result.pending):
-        click.echo(f"    or: agentor settle {first} --result TEXT{seen}", err=True)
-    click.echo(f"Go on: agentor resume {shlex.quote(target)} {result.run_id}{where}", err=True)
+        _tell_how_to_decide(f"{result.run_id} {shlex.quote(exact(call.call_id))}", call)
+    if result.pending:
+        click.echo(
+            f"Go on: agentor resume {shlex.quote(target)} {result.run_id}{where()}", err=True
+        )
 
 
-def _store_words(store: object) -> str:
-    """The option that other verbs need to find this store; "" if they look there by themselves."""
-    if isinstance(store, FileStore):
-        path = f"{_nearer(store.path('run').parent)}/"
-    else:
-        path = _nearer(getattr(store, "path", DEFAULT_STORE))
-    usual = os.environ.get("AGENTOR_STORE") or DEFAULT_STORE
-    return "" if Path(path) == Path(usual) else f" --store {shlex.quote(path)}"
-
-
-def _nearer(path: str | Path) -> str:
-    """As one would write it from here, if it lies below the current directory."""
-    relative = os.path.relpath(path)
-    return str(path) if relative.startswith(os.pardir) else relative
+def _tell_how_to_decide(which: str, call: PendingCall) -> None:
+    seen = f" --question {call.question}{where()}"
+    click.echo(f"    Decide: agentor approve {which}{seen}", err=True)
+    click.echo(f"        or: agentor reject {which} --reason TEXT{seen}", err=True)
+    if call.in_doubt:
+        click.echo(f"        or: agentor settle {which} --result TEXT{seen}", err=True)
 
 
 def _as_dict(result: RunResult) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Stopping a worker by SIGTERM or Ctrl-C: politely at first, and in any case soon."""
+"""Stopping a worker by SIGTERM or Ctrl-C: politely at first, and in any case soon. And what SIGTERM leaves of a resume."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Final
 
@@ -77,8 +78,36 @@ class Stops:
             signal.raise_signal(number)
 
 
+@contextmanager
+def told_at_sigterm(words: str) -> Iterator[None]:
+    """Within the block SIGTERM ends the process as ever, at once, but not without `words` on standard error."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    own = os.getpid()
+
+    def end(number: int, _: FrameType | None) -> None:
+        if os.getpid() == own:  # a child that a tool has forked knows nothing of the run
+            _write_to_stderr(f"{words}\n".encode())
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is end:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _write_to_stderr(told: bytes) -> None:
+    with suppress(OSError):  # nobody reads it
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, told)
+
+
 def _end_now(*_: object) -> None:
     """A thread or a loop is stuck in somebody's code. What is recorded is on disk, and a dead worker's runs are free."""
     told = b"Something did not stop in time; the worker ends without it. Its runs can be resumed.\n"
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, told)
+    _write_to_stderr(told)
     os._exit(1)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
+import click
+from click.core import ParameterSource
+
+from agentor.cli.wording import WHERE
 from agentor.engine.store import FileStore
 from agentor.engine.store.jsonl import JsonlLog
 from agentor.engine.store.protocol import Closes, Store
@@ -13,6 +19,7 @@ from agentor.errors import ConfigError, StoreError
 from agentor.inputs import open_store
 
 DEFAULT_STORE = "runs.db"
+_NAMED_MAX = 3
 
 
 @contextlib.contextmanager
@@ -22,7 +29,7 @@ def existing_store(path: str | None) -> Iterator[Store]:
     path = path or DEFAULT_STORE
     if not _is_there(path):
         raise ConfigError(
-            f"there is no store at {path!r}; name one with --store PATH, or set AGENTOR_STORE"
+            f"there is no store at {path!r}{_others(path)}; name one with --store PATH, or set AGENTOR_STORE"
         )
     if os.path.isfile(path) and not _holds_runs(path):
         raise ConfigError(f"{path!r} holds no runs; name another store with --store PATH")
@@ -43,11 +50,61 @@ def made_store(path: str) -> Iterator[Store]:
 def _opened(path: str) -> Iterator[Store]:
     store = open_store(path)
     assert store is not None
+    note_where(path)
     try:
         yield store
     finally:
         if isinstance(store, Closes):
             store.close()
+
+
+def note_where(path: str) -> None:
+    """Remember which store this command is about, for the commands that it names: they name it where that was named, or
+    where they would look for another."""
+    verb = click.get_current_context(silent=True)
+    if verb is None:
+        return
+    is_named = verb.get_parameter_source("store_path") is ParameterSource.COMMANDLINE
+    usual = os.environ.get("AGENTOR_STORE") or DEFAULT_STORE
+    is_found = Path(path) == Path(usual) and not is_named
+    verb.meta[WHERE] = "" if is_found else f" --store {shlex.quote(path)}"
+
+
+def note_own(store: object) -> None:
+    """`note_where` of a store that a program has opened by itself; nothing of one in memory."""
+    if isinstance(store, FileStore):
+        note_where(f"{_nearer(store.directory)}/")
+    elif path := getattr(store, "path", None):
+        note_where(_nearer(path))
+
+
+def _nearer(path: str | Path) -> str:
+    """As one would write it from here, if it lies below the current directory."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith(os.pardir) else relative
+
+
+def _others(path: str) -> str:
+    """Where else there are runs in this directory, for whoever has named no store."""
+    if path != DEFAULT_STORE:
+        return ""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        found = [name for name in sorted(os.listdir()) if _may_be_meant(name)]
+    more = ", ..." if len(found) > _NAMED_MAX else ""
+    return f" (but there is {', '.join(found[:_NAMED_MAX])}{more})" if found else ""
+
+
+def _may_be_meant(name: str) -> bool:
+    if os.path.isdir(
+        os.path.join(name, ".locks")
+    ):  # as whoever works in a directory of files makes it
+        return True
+    if not (name.endswith(".db") and os.path.isfile(name)):
+        return False
+    with contextlib.suppress(ConfigError, StoreError):
+        return _holds_runs(name)
+    return False
 
 
 def looked_at(store: Store, run_id: str) -> JsonlLog:

@@ -13,10 +13,24 @@ from agentor.errors import AgentorError, LeaseHeldError, RunNotFoundError
 # Advice to programmers in messages and notes, and what it comes to here.
 _ADVICE: Final = (
     (re.compile(r"resume\('([\w.-]+)'\) goes on"), r"`agentor resume {app} \1` goes on"),
+    (
+        re.compile(r"The fork is run '([\w.-]+)': resume it"),
+        r"The fork is run '\1': `agentor resume {app} \1` goes on with it",
+    ),
     (re.compile(r"decide with question=(\d+)"), r"decide with --question \1"),
     (re.compile(r", or pass allow_network_filesystem=True[^.;]*"), ""),
     (re.compile(r"; for runs in memory use MemoryStore\(\)"), ""),
 )
+
+# Commands in messages that are about the runs which this command is about.
+_COMMAND: Final = re.compile(r"`(agentor (?:runs|verify|resume|reject)\b(?![^`]*--store)[^`]*)`")
+WHERE: Final = "agentor.where"  # in the context: what `where` says
+
+
+def where() -> str:
+    """The option that a command needs to find the store of this one, with a space before it; "" if it looks there by itself."""
+    verb = click.get_current_context(silent=True)
+    return str(verb.meta.get(WHERE, "")) if verb else ""
 
 
 def counted(count: int, one: str) -> str:
@@ -26,7 +40,7 @@ def counted(count: int, one: str) -> str:
 def in_words(error: BaseException) -> str:
     """The error and its notes as sentences; the kind of the error only where it is not one of ours."""
     notes = getattr(error, "__notes__", [])
-    told = (_advised(part) for part in [_message(error), *notes])
+    told = (advised(part) for part in [_message(error), *notes])
     said = (_in_one_line(part).strip().removesuffix(".") for part in told)
     return ". ".join(said) + ("." if notes else "")
 
@@ -52,11 +66,12 @@ def _in_one_line(text: str) -> str:
     return re.sub(r"\.?(?<=[^\s:;,])\s*\n\s*(?=\S)", "; ", text)
 
 
-def _advised(text: str) -> str:
+def advised(text: str) -> str:
+    """What the library says, with commands that work as they stand."""
     app = _app().replace("\\", r"\\")
     for pattern, words in _ADVICE:
         text = pattern.sub(words.replace("{app}", app), text)
-    return text
+    return _COMMAND.sub(lambda command: f"`{command[1]}{where()}`", text)
 
 
 def _app() -> str:

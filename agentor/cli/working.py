@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -23,9 +24,9 @@ from agentor.cli.options import Seconds, Verb, WholeNumber, debug_option, json_o
 from agentor.cli.overview import DAMAGED
 from agentor.cli.plain import one_line, plain
 from agentor.cli.signals import Stops
-from agentor.cli.wording import counted
+from agentor.cli.wording import advised, counted
 from agentor.engine import clock
-from agentor.errors import LogCorruptError, RunNotFoundError
+from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
 from agentor.plan import Plan
 from agentor.worker import Step, WorkReport
 
@@ -125,6 +126,7 @@ def worker(
     stops = Stops(how["grace_s"])
     with (
         output_of_ours(as_json) as out,
+        _make_store_mentioned(),
         agent_with_store(target, store_path, make_store=make_store) as agent,
     ):
         work = agent.worker(until_idle=until_idle, **how)
@@ -140,12 +142,22 @@ def worker(
         click.get_current_context().exit(1)
 
 
+@contextlib.contextmanager
+def _make_store_mentioned() -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        if str(error).startswith("there is no store at"):
+            error.add_note("With --make-store the worker makes it, as `agentor enqueue` does")
+        raise
+
+
 def _print_step(step: Step) -> None:
     line = Text(f"{console.moment(clock.now())}  ", style="dim")
     line.append(f"{one_line(step.run_id, 128)}  attempt {step.attempt}  ", style="not dim")
     line.append_text(console.status_text(step.outcome))
     if step.error:
-        line.append(f"  {one_line(step.error, 500)}", style="not dim")
+        line.append(f"  {one_line(advised(step.error), 500)}", style="not dim")
     out = console.console()
     out.print(line, soft_wrap=True)
     out.file.flush()
@@ -204,7 +216,7 @@ def _plans(agent: Agentor) -> Iterator[Plan]:
     for row in runs_of(agent.store, ["unfinished", "failed", "paused"], agent.name):
         if row.status == DAMAGED:
             told = f"{row.error or row.run_id} Whose run it is cannot be told, so it is left out."
-            click.echo(one_line(told, 500), err=True)
+            click.echo(one_line(advised(told), 500), err=True)
             continue
         try:
             yield agent.plan(row.run_id)
@@ -223,7 +235,7 @@ def _print_plans(plans: list[Plan], refused: list[Plan], left_alone: list[Plan])
         console.print_table(("run", "status", "a resume would"), rows)
     for plan in refused:
         for problem in plan.problems:
-            click.echo(one_line(f"run {plan.run_id}: {problem}", 1000))
+            click.echo(one_line(f"run {plan.run_id}: {advised(problem)}", 1000))
     for plan in left_alone:
         click.echo(one_line(f"run {plan.run_id}: workers leave it alone: {plan.left_alone}", 1000))
     for changes, count in Counter(plan.changes for plan in plans if plan.changes).items():

@@ -32,6 +32,7 @@ from agentor.errors import (
     StoreError,
 )
 from agentor.export.adding import add_events
+from agentor.export.earlier import Earlier
 from agentor.export.fidelity import changes_of
 from agentor.export.reading import Problem, Progress, chosen_runs, readable_runs, silent
 
@@ -46,6 +47,10 @@ _TICK_NS = 1_000  # what file systems tell apart
 @dataclass(slots=True)
 class Exported:
     runs: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)  # of an earlier export, and not of this one
+    left: list[str] = field(
+        default_factory=list
+    )  # other runs that are there, which no export has made
     damaged: list[Problem] = field(default_factory=list)
 
 
@@ -74,29 +79,55 @@ def export_runs(
 ) -> Exported:
     """Write each run asked for, or all, as `<directory>/<run_id>.jsonl`; each file is whole or absent.
 
-    A run that cannot be read is left out and named. `ConfigError`, before anything is written: one of the files
-    exists and `replace` was not said, or the directory is the store's own. `RunNotFoundError`: no such run.
+    A run that cannot be read is left out and named. `replace`: the files of earlier exports are replaced, and taken away
+    in the end if they are not of this one, but for those of damaged runs; nothing else is. `ConfigError`, before anything
+    is written: one of the files exists and may not be replaced, or the directory is the store's own. `RunNotFoundError`:
+    no such run.
     """
     target = Path(directory)
     _refuse_own_directory(store, target)
     chosen = chosen_runs(store, run_ids)
     with file_errors(target):
         target.mkdir(parents=True, exist_ok=True)
-    exported = Exported()
+    exported, earlier = Exported(), Earlier(target)
     files = _files_of(target, chosen, exported.damaged)
     for file in files.values():
-        refuse_taken(file, replace=replace)
+        _check_taken(file, earlier, replace)
+    earlier.save()
     for run_id, log in readable_runs(store, progress([*files], "exporting"), exported.damaged):
         try:
-            content = "".join(f"{event.to_json()}\n" for event in log)
+            content = "".join(f"{event.to_json()}\n" for event in log).encode()
         except _NO_JSON as error:
             exported.damaged.append(Problem(run_id, f"{type(error).__name__}: {error}"))
             continue
+        _check_taken(files[run_id], earlier, replace)
+        earlier.add(files[run_id], content)
         _write(files[run_id], content, replace)
+        earlier.written(files[run_id], content)
         exported.runs.append(run_id)
     _date_in_order([files[run_id] for run_id in exported.runs])
     sync_directory(target)
+    if replace:
+        _take_away_the_rest(target, earlier, exported)
+    earlier.save()
+    sync_directory(target)
     return exported
+
+
+def _check_taken(file: Path, earlier: Earlier, replace: bool) -> None:
+    refuse_taken(file, replace=replace)
+    if os.path.lexists(file):
+        earlier.check(file)
+
+
+def _take_away_the_rest(directory: Path, earlier: Earlier, exported: Exported) -> None:
+    """Once what is new is on the disk: what earlier exports have left of other runs. Of a damaged one that may be all there is."""
+    kept = {f"{run_id}{_SUFFIX}" for run_id in exported.runs}
+    kept |= {f"{problem.run_id}{_SUFFIX}" for problem in exported.damaged}
+    exported.removed = [name.removesuffix(_SUFFIX) for name in earlier.take_away(kept)]
+    with reading(directory):
+        others = sorted(file.name for _, file in _with_content(directory) if file.name not in kept)
+    exported.left = [name.removesuffix(_SUFFIX) for name in others]
 
 
 def _refuse_own_directory(store: Store, target: Path) -> None:
@@ -116,9 +147,9 @@ def _files_of(directory: Path, run_ids: Sequence[str], damaged: list[Problem]) -
     return files
 
 
-def _write(path: Path, content: str, replace: bool) -> None:
+def _write(path: Path, content: bytes, replace: bool) -> None:
     with whole_file(path, replace=replace) as scratch, file_errors(path):
-        scratch.write_text(content, "utf-8")
+        scratch.write_bytes(content)
 
 
 def _date_in_order(paths: Sequence[Path]) -> None:

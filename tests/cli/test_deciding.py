@@ -268,19 +268,41 @@ def test_unknown_and_impossible_runs(program: Program, paused: str, words: tuple
     assert program("reject", "r", "call_1", "--store", paused).exit_code == 2  # without a reason
 
 
-@pytest.mark.parametrize(
-    "words", [("approve", "r", "call_1"), ("reject", "r", "call_1", "--reason", "x")]
-)
+DECISIONS = [
+    ("approve",),
+    ("approve", "--question", "5"),
+    ("approve", "--args", '{"order": "A", "amount": 2}'),
+    ("reject", "--reason", "x"),
+    ("reject", "--reason", "x", "--give-up"),
+    ("settle", "--result", "x"),
+]
+
+
+@pytest.mark.parametrize("words", DECISIONS, ids=" ".join)
+@pytest.mark.parametrize("is_under_way", [False, True])
 def test_a_decision_while_a_worker_is_busy_is_refused(
-    program: Program, place: Path, words: tuple[str, ...]
+    program: Program, place: Path, words: tuple[str, ...], is_under_way: bool
 ) -> None:
-    pause("runs.db")
+    """Whatever the log says of the call by then: that it waits, or that it was started and nobody was ever asked."""
+    if is_under_way:
+        write("runs.db", "r", [*BODIES[:2], {**BODIES[2], "effect": "once"}])
+    else:
+        pause("runs.db")
+    before = log("runs.db")
+    verb, *options = words
     with SQLiteStore("runs.db") as store:
         store.acquire("r", owner_id(), 30)
-        result = program(*words)
+        result = program(verb, "r", "c1" if is_under_way else "call_1", *options)
     assert result.stderr == "Error: a worker is busy with run 'r': try again when it pauses\n"
     assert result.exit_code == 1
-    assert log("runs.db")[-1].type == "run_end"
+    assert log("runs.db") == before
+
+
+def test_the_commands_that_decide_name_the_store(program: Program, paused: str) -> None:
+    hints = program("pending", "--store", paused).stderr
+    assert hints.count("agentor ") == hints.count(f" --store {paused}") == 2
+    goes_on = program("approve", "r", "call_1", "--store", paused).stderr
+    assert goes_on.endswith(f"agentor resume APP r --store {paused}\n")
 
 
 def test_cancel_ends_a_run_that_nobody_works_on(program: Program, stored: str) -> None:

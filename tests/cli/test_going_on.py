@@ -57,7 +57,8 @@ def test_ctrl_c_says_that_the_run_is_saved(
 
     monkeypatch.setattr(Agentor, "resume", interrupted)
     result = program("resume", "app.py:agent", "killed", "--store", stored)
-    assert "Run killed is saved up to here and can be resumed." in result.stderr
+    goes_on = f"`agentor resume app.py:agent killed --store {stored}` goes on with it."
+    assert f"Run killed is saved up to here; {goes_on}" in result.stderr
     assert result.exit_code == 130
 
 
@@ -73,8 +74,9 @@ def test_ctrl_c_of_a_fork_names_the_fork_and_not_its_parent(
 
     monkeypatch.setattr(Agentor, "fork", interrupted)
     result = program("fork", "app.py:agent", "killed", "--store", stored)
-    assert ("The fork is run 'f'" in result.stderr) == is_there
-    assert "can be resumed" not in result.stderr
+    goes_on = f"`agentor resume app.py:agent f --store {stored}` goes on with it, or fork again."
+    assert (f"The fork is run 'f': {goes_on}" in result.stderr) == is_there
+    assert "killed" not in result.stderr
     assert result.exit_code == 130
 
 

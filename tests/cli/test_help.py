@@ -42,6 +42,24 @@ def test_a_number_that_is_none_is_told_in_plain_words(words: str) -> None:
     assert "is not a valid whole number." in told.output
 
 
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (["enqueue", "app.py:agent", "-5 degrees, why?"], True),
+        (["fork", "app.py:agent", "r", "--cold"], True),
+        (["show", "-r"], True),
+        (["runs", "--cold"], False),  # takes no argument
+    ],
+)
+def test_what_begins_with_a_dash_and_is_no_option_is_told_where_it_may_stand(
+    words: list[str], is_told: bool
+) -> None:
+    told = CliRunner().invoke(main, words)
+    assert told.exit_code == 2
+    assert "No such option" in told.output
+    assert ("What begins with - and is no option comes last, after --." in told.output) is is_told
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_says_what_it_is_for(verb: str) -> None:
     options = [p for p in command(verb).params if isinstance(p, click.Option)]

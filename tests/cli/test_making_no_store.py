@@ -109,6 +109,22 @@ def test_a_worker_makes_its_store_only_if_it_is_told_that_it_may(
     assert "first" in worked.stdout
 
 
+def test_whoever_names_no_store_is_told_which_lie_there(program: Program, place: Path) -> None:
+    assert "but there is" not in program("pending").stderr
+    for path in ("mix.db", "files/"):
+        program("enqueue", "app.py:agent", "Hello", "--id", "r", "--store", path)
+        assert program("resume", "app.py:agent", "r", "--store", path).exit_code == 0
+    (place / "notes.db").write_text("no database at all")
+    (place / "empty.db").touch()
+    (place / "logs").mkdir()
+    told = program("pending").stderr
+    assert "there is no store at 'runs.db' (but there is files, mix.db); name one" in told
+    assert "but there is" not in program("pending", "--store", "away.db").stderr
+    for name in ("a.db", "b.db", "c.db"):
+        program("enqueue", "app.py:agent", "Hello", "--store", name)
+    assert "(but there is a.db, b.db, c.db, ...)" in program("pending").stderr
+
+
 def test_another_agent_of_the_file_may_miss_its_store(program: Program, place: Path) -> None:
     write("home/", "other", [])
     app = place / "app.py"

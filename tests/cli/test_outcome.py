@@ -85,14 +85,16 @@ def test_a_run_that_pauses_names_the_calls_and_the_commands_that_decide(
         'refund(order="A-17\\u202e", amount=40)',
         'refund(order="B", amount=1)',
     ]
-    where = [] if store_path == "runs.db" else ["--store", store_path]
+    where = ["--store", store_path]
     waits = json.loads(shop("pending", "--store", store_path, "--json").stdout)
-    question = next(str(call["question"]) for call in waits if call["run_id"] == run_id)
-    assert commands(result.stderr) == [
-        ["approve", run_id, calls[0][0], "--question", question, *where],
-        ["reject", run_id, calls[0][0], "--reason", "TEXT", "--question", question, *where],
-        ["resume", "shop.py:desk", run_id, *where],
-    ]
+    questions = [str(call["question"]) for call in waits if call["run_id"] == run_id]
+    named = []
+    for (call_id, _), question in zip(calls, questions, strict=True):
+        named += [
+            ["approve", run_id, call_id, "--question", question, *where],
+            ["reject", run_id, call_id, "--reason", "TEXT", "--question", question, *where],
+        ]
+    assert commands(result.stderr) == [*named, ["resume", "shop.py:desk", run_id, *where]]
 
 
 def test_the_commands_that_are_named_work_as_they_stand(shop: Program, place: Path) -> None:
@@ -103,9 +105,32 @@ def test_the_commands_that_are_named_work_as_they_stand(shop: Program, place: Pa
         assert shop(*words).exit_code == 0
     again = shop("resume", "shop.py:at_home", "r").stderr
     approve, reject, resume = commands(again)
+    assert resume[-2:] == ["--store", "home/"]
     assert shop(*reject).exit_code == 0
     assert shop(*resume).stdout == "Refunded.\n"
     assert approve[1:3] == reject[1:3]
+
+
+def test_no_command_that_is_named_is_refused_whatever_the_calls_wait_for(shop: Program) -> None:
+    """One may have happened, the other was never started: what goes for the one does not for the other."""
+    start, generation, call = IN_DOUBT
+    args = '{"order":"A","amount":500}'
+    other = {"id": "c0", "type": "function", "function": {"name": "refund", "arguments": args}}
+    both = {**generation, "calls": [other, *generation["calls"]]}
+    verbs = []
+    for number in range(6):
+        write("mix.db", f"r{number}", [start, both, call])
+        told = shop("resume", "shop.py:desk", f"r{number}", "--store", "mix.db").stderr
+        words = commands(told)[number]
+        verbs.append((words[0], words[2]))
+        done = shop(*words)
+        assert "Error" not in done.stderr, done.stderr
+        assert done.exit_code == (1 if words[0] == "resume" else 0)  # paused, as before
+    assert verbs == [
+        *(("approve", "c0"), ("reject", "c0")),
+        *(("approve", "c1"), ("reject", "c1"), ("settle", "c1")),
+        ("resume", "r5"),
+    ]
 
 
 def test_a_call_in_doubt_says_so_and_can_be_settled(shop: Program, store_path: str) -> None:
@@ -150,7 +175,10 @@ def test_to_settle_what_nobody_was_asked_about_yet_names_the_command_that_asks(
     write(store_path, "r", IN_DOUBT)
     refused = shop("settle", "r", "c1", "--result", "paid", "--store", store_path)
     assert refused.exit_code == 1
-    assert "nobody has been asked about it yet: `agentor resume APP r` goes on" in refused.stderr
+    assert (
+        f"nobody has been asked about it yet: `agentor resume APP r --store {store_path}` goes on"
+        in refused.stderr
+    )
 
 
 def test_a_call_that_waits_before_its_start_shows_no_key_in_words(

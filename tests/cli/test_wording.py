@@ -69,7 +69,58 @@ def test_a_run_that_failed_is_told_with_the_command_that_goes_on_with_it(
     program: Program, stored: str
 ) -> None:
     result = program("resume", "app.py:unlucky", "killed", "--store", stored)
-    assert result.stderr.rstrip().endswith("`agentor resume app.py:unlucky killed` goes on.")
+    told = f"`agentor resume app.py:unlucky killed --store {stored}` goes on."
+    assert result.stderr.rstrip().endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("show nobody", "runs"),
+        ("resume app.py:agent nobody", "runs"),
+        ("settle killed c9 --result x", None),
+        ("settle open c1 --result x", "resume APP open"),
+        ("resume app.py:unlucky killed", "resume app.py:unlucky killed"),
+        ("resume app.py:typed open", "reject open c1 --reason TEXT --give-up"),
+        ("rehearse app.py:bare", ("verify", "reject open c1 --reason TEXT --give-up")),
+        ("pending", "verify"),
+        ("runs --status damaged", None),
+        ("resume app.py:bare open --plan", "reject open c1 --reason TEXT --give-up"),
+        ("show torn", "verify"),
+    ],
+)
+def test_a_command_that_a_message_names_looks_into_the_same_store(
+    program: Program, place: Path, words: str, named: str | tuple[str, ...] | None
+) -> None:
+    app = place / "app.py"
+    app.write_text(app.read_text() + BARE)
+    write("away/", "killed", BODIES[:4])
+    write("away/", "open", OPEN)
+    torn = '{"type":"run_start","seq":2}\n{"type":"run_end","status":"paused","seq":3}\n'
+    (place / "away" / "torn.jsonl").write_text(torn)
+    told = program(*words.split(), "--store", "away/")
+    names = [named] if isinstance(named, str) else list(named or ())
+    found = re.findall(r"`agentor ([^`]+)`", told.stderr + told.stdout)
+    assert found == [f"{each} --store away/" for each in names]
+    again = program(*words.split(), env={"AGENTOR_STORE": "away/"})
+    assert re.findall(r"`agentor ([^`]+)`", again.stderr + again.stdout) == names
+
+
+def test_the_store_of_the_agent_is_named_where_other_verbs_would_not_look(
+    program: Program, place: Path
+) -> None:
+    app = place / "app.py"
+    app.write_text(app.read_text() + BARE.replace("model=model", 'model=model, store="away/"'))
+    write("away/", "open", OPEN)
+    told = program("rehearse", "app.py:bare").output
+    assert "`agentor reject open c1 --reason TEXT --give-up --store away/`" in told
+
+
+BARE = """
+bare = Agentor("Weather Agent", model=model)
+"""
+# A call of a tool that asks for its effect to be kept, so that a resume needs it.
+OPEN = [*BODIES[:2], {**BODIES[2], "effect": "once"}]
 
 
 def test_a_run_that_is_held_can_be_waited_for_and_resume_says_how(

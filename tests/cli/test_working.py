@@ -126,8 +126,11 @@ def test_an_agent_with_a_store_of_its_own_enqueues_and_works_there(
 def test_a_worker_needs_a_store_that_is_there(program: Program, place: Path) -> None:
     result = program("worker", "app.py:agent", "--store", "mistyped.db")
     assert "there is no store at 'mistyped.db'" in result.stderr
+    assert "--make-store" in result.stderr
     assert result.exit_code == 2
     assert not (place / "mistyped.db").exists()
+    assert "--make-store" in program("worker", "shop.py:at_home").stderr
+    assert "--make-store" not in program("rehearse", "shop.py:at_home").stderr
 
 
 def test_a_worker_takes_what_a_dead_process_left_and_tells_each_attempt_as_json(
@@ -337,7 +340,7 @@ def test_resume_plan_of_a_resume_that_would_be_refused(program: Program, waiting
     assert result.stdout.splitlines()[1:3] == [
         "  nothing: the resume would be refused",
         "  problem: call call_1 needs the tool 'refund', which this agent does not have: add it, or give the call up "
-        "(agentor reject refund call_1 --reason TEXT --give-up)",
+        f"(`agentor reject refund call_1 --reason TEXT --give-up --store {waiting}`)",
     ]
     assert "ask the model" not in result.stdout
     assert "tool refund was removed" in result.stdout

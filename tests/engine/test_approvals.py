@@ -12,6 +12,7 @@ from agentor import (
     ConfigError,
     LeaseHeldError,
     MemoryStore,
+    NotWaitingError,
     RunContext,
     RunNotFoundError,
     function_tool,
@@ -229,6 +230,33 @@ def test_a_decision_waits_for_nobody_who_is_busy_with_the_run(paused: Any) -> No
         Desk(paused).agent.approve("r", "call_1")
     paused.release(lease)
     Desk(paused).agent.approve("r", "call_1")
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("approve", {}),
+        ("approve", {"args": {"amount": 2}}),
+        ("reject", {"reason": "no"}),
+        ("settle", {"result": "done"}),
+    ],
+)
+def test_whatever_is_decided_about_a_call_that_somebody_is_at_is_told_that_he_is(
+    store: Any, verb: str, words: dict[str, Any]
+) -> None:
+    """And not how the call stood when he began."""
+    if isinstance(store, ThreeMethods):
+        pytest.skip("a store without leases keeps nobody apart")
+    Desk(store, needs_approval=False, effect="once").agent.run("go", run_id="whole")
+    log = store.load("whole")
+    for event in log[: 1 + next(i for i, e in enumerate(log) if e.type == "tool_call")]:
+        store.append("r", event)
+    lease = store.acquire("r", "busy", 30.0)
+    with pytest.raises(LeaseHeldError):
+        getattr(Desk(store).agent, verb)("r", "call_1", **words)
+    store.release(lease)
+    with pytest.raises(NotWaitingError, match="nobody has been asked about it yet"):
+        getattr(Desk(store).agent, verb)("r", "call_1", **words)
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_a_damaged_run_is_left_out_of_an_export_and_named(
     exported = export_runs(FileStore(tmp_path / "runs"), tmp_path / "files")
     assert exported.runs == ["good"]
     assert [problem.run_id for problem in exported.damaged] == ["hole"]
-    assert [path.name for path in (tmp_path / "files").iterdir()] == ["good.jsonl"]
+    assert [path.name for path in (tmp_path / "files").glob("*.jsonl")] == ["good.jsonl"]
 
 
 def test_files_that_are_there_are_replaced_only_when_that_is_said(
@@ -316,7 +316,7 @@ def test_files_that_are_there_are_replaced_only_when_that_is_said(
     export_runs(store, target, ["b"])
     with pytest.raises(ConfigError, match=r"b\.jsonl exists already"):
         export_runs(store, target)
-    assert [path.name for path in target.iterdir()] == ["b.jsonl"]
+    assert [path.name for path in target.glob("*.jsonl")] == ["b.jsonl"]
     add(store, "b", story[3:])
     export_runs(store, target, replace=True)
     assert FileStore(target).load("b") == FileStore(target).load("a") == story

@@ -102,11 +102,9 @@ def test_whoever_asks_is_kept_in_valid_unicode_and_is_text(store: Any) -> None:
 NO_TEXTS = [None, 5, True, b"Ada", ["Ada"], {}, "", "\ud800"]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "memory"])
 def test_a_lease_for_nobody_or_no_time_is_a_config_error_and_leaves_the_run_free(
-    kind: str, tmp_path: Path
+    store: Any,
 ) -> None:
-    store: Any = SQLiteStore(tmp_path / "runs.db") if kind == "sqlite" else MemoryStore()
     for owner in NO_TEXTS:
         with pytest.raises(ConfigError, match="owner="):
             store.acquire("run", owner, 30.0)
@@ -117,7 +115,11 @@ def test_a_lease_for_nobody_or_no_time_is_a_config_error_and_leaves_the_run_free
         with pytest.raises(ConfigError, match="seq="):
             store.peek("run", seq)
     assert store.holder("run") is None
-    store.close()
+
+
+@pytest.mark.parametrize("seq", [0, -1, -2, 4, 2**63 - 1])
+def test_a_run_has_no_event_before_its_first_or_after_its_last(store: Any, seq: int) -> None:
+    assert store.peek("run", seq) == (3, None)
 
 
 @pytest.mark.parametrize("name", ["lease_ttl_s", "busy_timeout_s"])

@@ -83,8 +83,9 @@ class MemoryStore(Tailing):
         check_seq("seq", seq)
         with self._lock:
             bodies = self._runs.get(run_id, [])
-            length, found = len(bodies), bodies[seq - 1 : seq]
-        return length, Event.from_json(found[0]) if found else None
+            length = len(bodies)
+            found = bodies[seq - 1] if 1 <= seq <= length else None
+        return length, None if found is None else Event.from_json(found)
 
     def list_runs(self) -> list[str]:
         with self._lock:

@@ -96,9 +96,8 @@ def _others(path: str) -> str:
 
 
 def _may_be_meant(name: str) -> bool:
-    if os.path.isdir(
-        os.path.join(name, ".locks")
-    ):  # as whoever works in a directory of files makes it
+    # Whoever works in a directory of files makes one for their locks.
+    if os.path.isdir(os.path.join(name, ".locks")):
         return True
     if not (name.endswith(".db") and os.path.isfile(name)):
         return False

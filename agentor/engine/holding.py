@@ -54,10 +54,9 @@ _not_begun: list[tuple[Leases, Lease, Sequence[threading.Thread]]] = []
 
 def held_for(store: object, run_id: str) -> list[str]:
     """The tools of this process whose threads the run is held for, by name; [] if it is not."""
+    # Whoever was refused asks, and is not to be refused for ever.
     with contextlib.suppress(IndexError):  # another loop's thread may take them beside us
-        for _ in range(
-            len(_not_begun)
-        ):  # whoever was refused asks: he is not to be refused for ever
+        for _ in range(len(_not_begun)):
             _begin(*_not_begun.pop(0))
     threads = _held.get((id(store), run_id), ())
     return [thread.name.removeprefix("agentor-tool-") for thread in threads if thread.is_alive()]

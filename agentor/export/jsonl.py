@@ -48,9 +48,7 @@ _TICK_NS = 1_000  # what file systems tell apart
 class Exported:
     runs: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)  # of an earlier export, and not of this one
-    left: list[str] = field(
-        default_factory=list
-    )  # other runs that are there, which no export has made
+    left: list[str] = field(default_factory=list)  # are there as well, and no export has made them
     damaged: list[Problem] = field(default_factory=list)
 
 

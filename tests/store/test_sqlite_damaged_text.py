@@ -196,7 +196,7 @@ def test_a_run_whose_id_is_damaged_stops_no_worker_no_export_and_no_rebuilding(
     out = tmp_path / "out"
     done = CliRunner().invoke(main, ["export", "--jsonl", str(out), "--store", str(path)])
     assert done.exit_code == 1
-    assert [each.name for each in out.iterdir()] == ["sound.jsonl"]
+    assert [each.name for each in out.glob("*.jsonl")] == ["sound.jsonl"]
     with SQLiteStore(path) as store:
         (told,) = store.rebuild_runs()
         assert "id is damaged" in told

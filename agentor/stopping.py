@@ -28,6 +28,7 @@ from agentor.errors import (
     LeaseLostError,
     RunNotFoundError,
     SequenceConflictError,
+    StoreClosedError,
     StoreError,
 )
 from agentor.recorded import Recorded, identity, overtaken, recorded, reread
@@ -160,6 +161,9 @@ class Stopper:
             try:
                 if (asked := await asked_of(store, self._run_id, CANCEL)) is not None:
                     return Stop("cancelled", "Cancelled.", asked.by)
+            except StoreClosedError:
+                # By the exit perhaps. A run that goes on learns it by its next write or renewal.
+                await self._loop.create_future()
             except Exception as error:  # a busy disk: look again
                 logger.warning("run %s: its signals cannot be read (%s)", self._run_id, error)
             await clock.sleep(LOOK_S)

@@ -140,6 +140,11 @@ def test_nothing_keeps_a_run_whose_loop_was_closed_over_it_and_it_may_go_at_any_
             gc.collect()
 
     loop = leave()
+    for thread in threading.enumerate():
+        if (
+            thread.name == "agentor-store"
+        ):  # a look at the store that is under way: it knows the loop
+            thread.join(30.0)
     collecting = threading.Thread(target=collect, daemon=True)
     collecting.start()
     collecting.join(30.0)

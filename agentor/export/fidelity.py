@@ -37,7 +37,7 @@ def changes_of(content: bytes) -> list[str]:
 def _number(text: str) -> float | str:
     """As it stands there, if it is too large for a float and not as we write such a number."""
     value = float(text)
-    return value if math.isfinite(value) or text.endswith(strict_json.LARGE) else text
+    return value if math.isfinite(value) or text.removeprefix("-") == strict_json.LARGE else text
 
 
 def _differences(said: dict[str, Any], kept: dict[str, Any]) -> Iterator[str]:

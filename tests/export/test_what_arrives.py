@@ -24,6 +24,7 @@ LINES = [
     ('{"type":"x","seq":2,"y":NaN}', 'seq 2: y: NaN becomes "NaN"'),
     ('{"type":"x","seq":2,"y":[{"z":-Infinity}]}', 'seq 2: y[0].z: -Infinity becomes "-Infinity"'),
     ('{"type":"x","seq":2,"y":1e400}', 'seq 2: y: "1e400" becomes Infinity'),
+    ('{"type":"x","seq":2,"y":11e999}', 'seq 2: y: "11e999" becomes Infinity'),
     (
         '{"type":"message","seq":2,"text":"a\\ud800b"}',
         'seq 2: text: "a\\ud800b" becomes "a\\ufffdb"',

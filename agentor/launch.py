@@ -202,7 +202,8 @@ class Launch:
         """What `resume` would do now. Writes nothing and asks nobody."""
         state, events = await self._load(check_run_id(run_id))
         opening = self._opening
-        settles, reopen = opening.settles(state.batch), opening.reopening(state)
+        settles = opening.settles(state.batch)
+        reopen = opening.reopening(state, settles)
         changed = [] if state.is_complete else opening.changes(state, events)
         refused = [REFUSED] if changed and self.on_change == "refuse" else []
         if (reopen is not None or state.asked) and self.spec.budget is not None:

@@ -47,7 +47,7 @@ class Opening:
             told = state.batch.then
         elif state.batch is not None:
             messages = [*state.batch.then, *messages]  # what was added since is not given up
-        reopen = self.reopening(state)
+        reopen = self.reopening(state, settles)
         if reopen is None and not messages:
             return []
         if self.spec.budget is not None:
@@ -64,9 +64,9 @@ class Opening:
             start = start.with_(settling=list(reopen.settling) if reopen else [])
         return [start]
 
-    def reopening(self, state: RunState) -> Reopen | None:
+    def reopening(self, state: RunState, settles: bool) -> Reopen | None:
         """What becomes of the state when it is gone on with, without more input; None if at most its end is missing."""
-        return resumption(state, self.spec.max_turns, self.settles(state.batch))
+        return resumption(state, self.spec.max_turns, settles)
 
     def settles(self, batch: Batch | None) -> bool:
         """Whether a half-finished batch is gone on with."""

@@ -19,7 +19,7 @@ from agentor.cli.overview import STATUSES, ListsRows, Overview, overviews_of
 from agentor.cli.plain import one_line
 from agentor.cli.posting import tell_letters_stay
 from agentor.cli.stores import existing_store
-from agentor.cli.wording import counted
+from agentor.cli.wording import counted, some
 from agentor.engine import clock
 from agentor.engine.store.protocol import Deletes, Removed, Store, check_run_id
 from agentor.errors import (
@@ -232,8 +232,7 @@ def _tell(store: Store, removed: Removed, as_json: bool, dry_run: bool = False) 
         size = f"{removed.events:,} events, {removed.bytes:,} bytes"
         click.echo(f"{counted(len(removed.run_ids), 'run')} {verb}: {size}.")
     if removed.held:
-        shown = ", ".join(removed.held[:5]) + (", ..." if len(removed.held) > 5 else "")
-        told = f"{counted(len(removed.held), 'run')} spared, since somebody works there: {shown}"
+        told = f"{counted(len(removed.held), 'run')} spared, since somebody works there: {some(removed.held)}"
         click.echo(one_line(told, 1000), err=True)
 
 

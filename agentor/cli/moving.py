@@ -19,11 +19,13 @@ from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.posting import tell_letters_stay
 from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
-from agentor.cli.wording import counted
+from agentor.cli.wording import counted, noted, some
 from agentor.engine.store.protocol import Store
 from agentor.errors import ConfigError
 from agentor.export.jsonl import Imported, OnConflict, export_runs, import_runs, log_files
 from agentor.export.reading import Problem
+
+_FORCE = "--force replaces what an earlier export has left there"
 
 
 @runtime_checkable
@@ -61,21 +63,12 @@ def export(
     OUT is a directory of JSONL files instead, which `agentor import` takes in elsewhere. The store may be in use.
     Exit code 1 if a run was damaged; the others are exported.
     """
-    with existing_store(store_path) as store, _force_mentioned(force):
+    mentioned = contextlib.nullcontext() if force else noted("exists already", _FORCE)
+    with existing_store(store_path) as store, mentioned:
         if jsonl:
             _export_runs(store, out, run_ids, force, as_json)
         else:
             _export_tables(store, out, run_ids, force, as_json)
-
-
-@contextlib.contextmanager
-def _force_mentioned(force: bool) -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        if not force and "exists already" in str(error):
-            error.add_note("--force replaces what an earlier export has left there")
-        raise
 
 
 def _export_tables(
@@ -94,8 +87,7 @@ def _export_runs(
 ) -> None:
     done = export_runs(store, out, run_ids, replace=force, progress=console.with_progress)
     if done.left:
-        shown = ", ".join(done.left[:5]) + (", ..." if len(done.left) > 5 else "")
-        told = f"{_runs(len(done.left))} left in {out} that no export has written as it is: {shown}. An import takes that in, too."
+        told = f"{_runs(len(done.left))} left in {out} that no export has written as it is: {some(done.left)}. An import takes that in, too."
         click.echo(one_line(told, 1000), err=True)
     letters = tell_letters_stay(store, set(done.runs), "in this store, which still delivers them")
     summary = {"out": out, "runs": len(done.runs), "letters": letters}
@@ -155,11 +147,11 @@ def _story(done: Imported) -> str:
     if done.already_there:
         parts.append(f"{len(done.already_there)} already there")
     if done.taken:
-        shown = ", ".join(done.taken[:5]) + (", ..." if len(done.taken) > 5 else "")
-        parts.append(f"{len(done.taken)} left out, since another run has the id ({shown})")
+        parts.append(
+            f"{len(done.taken)} left out, since another run has the id ({some(done.taken)})"
+        )
     if done.held:
-        shown = ", ".join(done.held[:5]) + (", ..." if len(done.held) > 5 else "")
-        parts.append(f"{len(done.held)} left out, since somebody works there ({shown})")
+        parts.append(f"{len(done.held)} left out, since somebody works there ({some(done.held)})")
     return ", ".join(parts) + "."
 
 

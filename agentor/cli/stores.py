@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from agentor.cli.wording import WHERE
+from agentor.cli.wording import WHERE, some
 from agentor.engine.store import FileStore
 from agentor.engine.store.jsonl import JsonlLog
 from agentor.engine.store.protocol import Closes, Store
@@ -91,8 +91,7 @@ def _others(path: str) -> str:
     found: list[str] = []
     with contextlib.suppress(OSError):
         found = [name for name in sorted(os.listdir()) if _may_be_meant(name)]
-    more = ", ..." if len(found) > _NAMED_MAX else ""
-    return f" (but there is {', '.join(found[:_NAMED_MAX])}{more})" if found else ""
+    return f" (but there is {some(found, _NAMED_MAX)})" if found else ""
 
 
 def _may_be_meant(name: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
 
-from agentor.errors import AgentorError, LeaseHeldError, RunNotFoundError
+from agentor.errors import AgentorError, ConfigError, LeaseHeldError, RunNotFoundError
 
 # Advice to programmers in messages and notes, and what it comes to here.
 _ADVICE: Final = (
@@ -35,6 +37,22 @@ def where() -> str:
 
 def counted(count: int, one: str) -> str:
     return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first of the names, and whether there are more."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+@contextlib.contextmanager
+def noted(pattern: str, note: str) -> Iterator[None]:
+    """Add a note to a `ConfigError` whose words match."""
+    try:
+        yield
+    except ConfigError as error:
+        if re.search(pattern, str(error)):
+            error.add_note(note)
+        raise
 
 
 def in_words(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -24,12 +23,13 @@ from agentor.cli.options import Seconds, Verb, WholeNumber, debug_option, json_o
 from agentor.cli.overview import DAMAGED
 from agentor.cli.plain import one_line, plain
 from agentor.cli.signals import Stops
-from agentor.cli.wording import advised, counted
+from agentor.cli.wording import advised, counted, noted
 from agentor.engine import clock
-from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
+from agentor.errors import LogCorruptError, RunNotFoundError
 from agentor.plan import Plan
 from agentor.worker import Step, WorkReport
 
+_MAKE_STORE = "With --make-store the worker makes it, as `agentor enqueue` does"
 _INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
 
 
@@ -126,7 +126,7 @@ def worker(
     stops = Stops(how["grace_s"])
     with (
         output_of_ours(as_json) as out,
-        _make_store_mentioned(),
+        noted("^there is no store at", _MAKE_STORE),
         agent_with_store(target, store_path, make_store=make_store) as agent,
     ):
         work = agent.worker(until_idle=until_idle, **how)
@@ -140,16 +140,6 @@ def worker(
         click.get_current_context().exit(_INTERRUPTED)
     if until_idle and not stops.asked and (report.parked or report.failed):
         click.get_current_context().exit(1)
-
-
-@contextlib.contextmanager
-def _make_store_mentioned() -> Iterator[None]:
-    try:
-        yield
-    except ConfigError as error:
-        if str(error).startswith("there is no store at"):
-            error.add_note("With --make-store the worker makes it, as `agentor enqueue` does")
-        raise
 
 
 def _print_step(step: Step) -> None:

@@ -49,16 +49,15 @@ class Earlier:
                 "choose another directory, or move it away first"
             )
 
-    def add(self, file: Path, content: bytes) -> None:
-        """Say what is about to be written to a file."""
+    @contextlib.contextmanager
+    def writing(self, file: Path, content: bytes) -> Iterator[None]:
+        """Say what is about to be written to a file; the block writes it."""
         digest = hashlib.sha256(content).hexdigest()
         self._digests[file.name].add(digest)
         with file_errors(self._list), open(self._list, "a", encoding="utf-8") as listed:
             listed.write(f"{digest}  {file.name}\n")
-
-    def written(self, file: Path, content: bytes) -> None:
-        """The file is what was said last."""
-        self._digests[file.name] = {hashlib.sha256(content).hexdigest()}
+        yield
+        self._digests[file.name] = {digest}
 
     def take_away(self, kept: Collection[str]) -> list[str]:
         """Delete what earlier exports have left under other names than those in `kept`; the names of what is gone."""

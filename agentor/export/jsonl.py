@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 from agentor.engine.events import Event, without_repeats
 from agentor.engine.replay import replay
 from agentor.engine.store.copying import check_whole
-from agentor.engine.store.file_reading import reading
+from agentor.engine.store.file_reading import SUFFIX, reading
 from agentor.engine.store.jsonl import read_jsonl
 from agentor.engine.store.protocol import Store, check_run_id
 from agentor.engine.store.whole_file import file_errors, refuse_taken, sync_directory, whole_file
@@ -38,7 +38,6 @@ from agentor.export.reading import Problem, Progress, chosen_runs, readable_runs
 
 OnConflict: TypeAlias = Literal["skip", "fail"]
 
-_SUFFIX = ".jsonl"
 _NO_JSON = (ValueError, TypeError, OverflowError)  # what a value raises that cannot be written
 _LOST = "somebody has taken it over while it was written: import it again before anybody goes on with it"
 _TICK_NS = 1_000  # what file systems tell apart
@@ -99,9 +98,8 @@ def export_runs(
             exported.damaged.append(Problem(run_id, f"{type(error).__name__}: {error}"))
             continue
         _check_taken(files[run_id], earlier, replace)
-        earlier.add(files[run_id], content)
-        _write(files[run_id], content, replace)
-        earlier.written(files[run_id], content)
+        with earlier.writing(files[run_id], content):
+            _write(files[run_id], content, replace)
         exported.runs.append(run_id)
     _date_in_order([files[run_id] for run_id in exported.runs])
     sync_directory(target)
@@ -120,12 +118,12 @@ def _check_taken(file: Path, earlier: Earlier, replace: bool) -> None:
 
 def _take_away_the_rest(directory: Path, earlier: Earlier, exported: Exported) -> None:
     """Once what is new is on the disk: what earlier exports have left of other runs. Of a damaged one that may be all there is."""
-    kept = {f"{run_id}{_SUFFIX}" for run_id in exported.runs}
-    kept |= {f"{problem.run_id}{_SUFFIX}" for problem in exported.damaged}
-    exported.removed = [name.removesuffix(_SUFFIX) for name in earlier.take_away(kept)]
+    kept = {f"{run_id}{SUFFIX}" for run_id in exported.runs}
+    kept |= {f"{problem.run_id}{SUFFIX}" for problem in exported.damaged}
+    exported.removed = [name.removesuffix(SUFFIX) for name in earlier.take_away(kept)]
     with reading(directory):
         others = sorted(file.name for _, file in _with_content(directory) if file.name not in kept)
-    exported.left = [name.removesuffix(_SUFFIX) for name in others]
+    exported.left = [name.removesuffix(SUFFIX) for name in others]
 
 
 def _refuse_own_directory(store: Store, target: Path) -> None:
@@ -139,7 +137,7 @@ def _files_of(directory: Path, run_ids: Sequence[str], damaged: list[Problem]) -
     files = {}
     for run_id in run_ids:
         try:
-            files[run_id] = directory / f"{check_run_id(run_id)}{_SUFFIX}"
+            files[run_id] = directory / f"{check_run_id(run_id)}{SUFFIX}"
         except ConfigError as error:
             damaged.append(Problem(run_id, str(error)))
     return files
@@ -170,15 +168,15 @@ def _files_at(path: Path) -> list[Path]:
         with reading(path):
             files = sorted(_with_content(path))
         if not files:
-            raise ConfigError(f"there is no {_SUFFIX} file with a run in {path}")
+            raise ConfigError(f"there is no {SUFFIX} file with a run in {path}")
         return [file for _, file in files]
     with reading(path):
         is_there = path.exists()
     if not is_there:
         raise ConfigError(f"there is no file or directory {path}")
-    if path.suffix != _SUFFIX:
+    if path.suffix != SUFFIX:
         raise ConfigError(
-            f"{path} is no {_SUFFIX} file; runs of a SQLite store are moved by "
+            f"{path} is no {SUFFIX} file; runs of a SQLite store are moved by "
             "`agentor export --jsonl` from there and `agentor import` of what it wrote"
         )
     return [path]
@@ -186,7 +184,7 @@ def _files_at(path: Path) -> list[Path]:
 
 def _with_content(directory: Path) -> Iterator[tuple[int, Path]]:
     """When each log changed last, and where it is. An empty file is what a run leaves that never began."""
-    for file in directory.glob(f"*{_SUFFIX}"):
+    for file in directory.glob(f"*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):  # taken away while we looked
             status = file.stat()
             if stat.S_ISREG(status.st_mode) and status.st_size:
@@ -243,7 +241,7 @@ def _refuse_taken_ids(store: Store, files: Any) -> None:
 def _readable_files(files: Any, damaged: list[Problem]) -> Iterator[tuple[str, list[Event], bytes]]:
     """Each run with its log and the content of its file."""
     for file in files:
-        run_id = file.name.removesuffix(_SUFFIX)
+        run_id = file.name.removesuffix(SUFFIX)
         try:
             content = file.read_bytes()
             yield check_run_id(run_id), _log_of(run_id, file, content, damaged), content

@@ -178,7 +178,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]) -> Iterator
         monkeypatch.setattr(place, name, step)
 
     before(whole_file, "_give_name")
-    before(jsonl.Earlier, "add")
+    before(jsonl.Earlier, "writing")
     before(Path, "unlink")
     yield
     monkeypatch.undo()

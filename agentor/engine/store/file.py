@@ -46,11 +46,10 @@ from agentor.engine.store.protocol import (
     Holder,
     Lease,
     Removed,
-    check_number,
-    check_owner,
     check_run_id,
     check_seq,
     check_signal,
+    check_wanted,
 )
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
@@ -224,8 +223,7 @@ class FileStore(Tailing):
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """Lock the run for this process until `release`, or until the process ends."""
-        check_owner(owner)
-        check_number("ttl_s", ttl_s, "a number of seconds above 0")
+        check_wanted(owner, ttl_s)
         with saving(self.path(run_id)):
             return self._locks.acquire(run_id, owner, ttl_s)
 

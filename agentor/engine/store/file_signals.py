@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from agentor.engine import clock
 from agentor.engine.store.file_opening import opened, put, sync_directory, write_at
@@ -41,8 +42,9 @@ class FileSignals:
 
     def _ask(self, path: Path, file: int, asker: str | None) -> None:
         standing = os.pread(file, os.fstat(file).st_size, 0)
+        is_asked = _question_in(standing) is not None
         try:
-            if _is_question(standing):
+            if is_asked:
                 # Once more, for its sync may have failed: after that another one brings nothing to the disk.
                 put(file, 0, standing)
                 os.fsync(file)
@@ -51,7 +53,7 @@ class FileSignals:
                 write_at(file, 0, json.dumps(question).encode())
             self._bring_to_disk(path.parent)
         except OSError:
-            if not _is_question(standing):  # else somebody was told that it is asked
+            if not is_asked:  # else somebody was told that it is
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             raise
@@ -69,7 +71,7 @@ class FileSignals:
             content = path.read_bytes()
         except FileNotFoundError:  # answered since
             return None
-        by = json.loads(content).get("by") if _is_question(content) else None
+        by = (_question_in(content) or {}).get("by")
         return by if isinstance(by, str) else None
 
     def answered(self, run_id: str, kind: str) -> None:
@@ -99,9 +101,10 @@ class FileSignals:
         return self._directory / f"{run_id}.asked"
 
 
-def _is_question(content: bytes) -> bool:
-    """False for what somebody left who failed or died as they asked."""
+def _question_in(content: bytes) -> dict[str, Any] | None:
+    """None in what somebody left who failed or died as they asked."""
     try:
-        return isinstance(json.loads(content), dict)
+        question = json.loads(content)
     except ValueError:
-        return False
+        return None
+    return question if isinstance(question, dict) else None

@@ -22,11 +22,10 @@ from agentor.engine.store.protocol import (
     Lease,
     Removed,
     check_asker,
-    check_number,
-    check_owner,
     check_run_id,
     check_seq,
     check_signal,
+    check_wanted,
 )
 from agentor.engine.store.pruning import Age, Choice, removed
 from agentor.engine.store.summary import status_of
@@ -153,8 +152,7 @@ class MemoryStore(Tailing):
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         check_run_id(run_id)
-        check_owner(owner)
-        check_number("ttl_s", ttl_s, "a number of seconds above 0")
+        check_wanted(owner, ttl_s)
         with self._lock:
             held = self._leases.get(run_id)
             now = clock.now()

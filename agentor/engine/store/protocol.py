@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
 
 from agentor.engine import clock
 from agentor.engine.events import Event
@@ -264,6 +264,9 @@ def check_signal(kind: str) -> str:
     )
 
 
+SECONDS: Final = "a number of seconds above 0"
+
+
 def check_asker(by: str | None) -> str | None:
     """Who asks, in valid Unicode. `ConfigError` if it is no text."""
     if by is None or isinstance(by, str):
@@ -271,11 +274,12 @@ def check_asker(by: str | None) -> str | None:
     raise ConfigError(f"by={by!r}: say in text who asks, or leave it out")
 
 
-def check_owner(owner: str) -> str:
-    """The name of a holder. `ConfigError` if it is no text, or none that every store can keep."""
-    if isinstance(owner, str) and owner and clean_text(owner) == owner:
-        return owner
-    raise ConfigError(f"owner={owner!r}: name the holder of the lease in text")
+def check_wanted(owner: str, ttl_s: float) -> None:
+    """`ConfigError` if a lease cannot be had by this holder or for this time: the name must be a text that every store can
+    keep, the time a number."""
+    if not (isinstance(owner, str) and owner and clean_text(owner) == owner):
+        raise ConfigError(f"owner={owner!r}: name the holder of the lease in text")
+    check_number("ttl_s", ttl_s, SECONDS)
 
 
 def check_seq(name: str, seq: Any) -> int:

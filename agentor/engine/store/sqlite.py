@@ -25,15 +25,16 @@ from agentor.engine.store import sqlite_outbox as outbox
 from agentor.engine.store import sqlite_runs as runs
 from agentor.engine.store import sqlite_signals as signals
 from agentor.engine.store.protocol import (
+    SECONDS,
     Holder,
     Lease,
     Removed,
     check_asker,
     check_number,
-    check_owner,
     check_run_id,
     check_seq,
     check_signal,
+    check_wanted,
 )
 from agentor.engine.store.pruning import Age, Choice
 from agentor.engine.store.sqlite_file import Settings, check_sqlite_version
@@ -46,7 +47,6 @@ from agentor.errors import ConfigError
 
 __all__ = ["RunRow", "SQLiteStore"]
 
-_SECONDS = "a number of seconds above 0"
 _RUNS_PER_STEP = 100
 _EVENTS_PER_LOOK = 500
 
@@ -78,8 +78,8 @@ class SQLiteStore(OpenedFile, Tailing):
         tools_read_runs: bool = False,
     ) -> None:
         check_sqlite_version()
-        if not 0 < check_number("lease_ttl_s", lease_ttl_s, _SECONDS) < math.inf:
-            raise ConfigError(f"lease_ttl_s={lease_ttl_s!r}: give {_SECONDS}")
+        if not 0 < check_number("lease_ttl_s", lease_ttl_s, SECONDS) < math.inf:
+            raise ConfigError(f"lease_ttl_s={lease_ttl_s!r}: give {SECONDS}")
         super().__init__(
             Settings.checked(path, busy_timeout_s, synchronous, vfs),
             check=check,
@@ -279,8 +279,7 @@ class SQLiteStore(OpenedFile, Tailing):
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """The right to append to a run for `ttl_s` seconds; `LeaseHeldError` while a living other has it."""
         check_run_id(run_id)
-        check_owner(owner)
-        check_number("ttl_s", ttl_s, _SECONDS)
+        check_wanted(owner, ttl_s)
         return self._write(lambda connection: leases.acquire(connection, run_id, owner, ttl_s))
 
     def renew(self, lease: Lease) -> Lease:

@@ -11,9 +11,15 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+MORE_THREADS: Final = "End what else has threads, or raise the limit (ulimit -u), and try again."
+
+
+class NoThreadError(RuntimeError):
+    """The system gives no thread now; nothing has begun."""
 
 
 async def in_thread(
@@ -22,6 +28,7 @@ async def in_thread(
     """Run `work` in a daemon thread of its own, with the caller's context variables.
 
     A caller who is cancelled leaves the thread running. `began` is given the thread before anything can be cancelled.
+    `NoThreadError` if there is none.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
@@ -43,7 +50,10 @@ async def in_thread(
             loop.call_soon_threadsafe(tell, outcome)
 
     thread = threading.Thread(target=run, name=f"agentor-{name}", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as refusal:
+        raise NoThreadError(str(refusal)) from refusal
     if began is not None:
         began(thread)
     value, error = await done

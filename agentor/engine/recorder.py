@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from agentor.engine.committed import committed
-from agentor.engine.daemon_thread import in_thread
+from agentor.engine.daemon_thread import MORE_THREADS, NoThreadError, in_thread
 from agentor.engine.events import Event
 from agentor.engine.store.protocol import AppendsMany, Lease, Store, Submits
 from agentor.engine.store.transacting import Transaction, Transacts
@@ -183,10 +183,18 @@ class Recorder:
 
 
 async def off_loop(store: Any, call: Callable[..., _Result], *args: Any) -> _Result:
-    """Call a store without holding up the event loop; at once if the store says that it never blocks."""
-    if getattr(store, "blocking", True):
+    """Call a store without holding up the event loop; at once if the store says that it never blocks.
+
+    What the call raises; `StoreError` if there is no thread for it, and nothing was done.
+    """
+    if not getattr(store, "blocking", True):
+        return call(*args)
+    try:
         return await in_thread(lambda: call(*args), "store")
-    return call(*args)
+    except NoThreadError as error:
+        raise StoreError(
+            f"no thread can be started that asks {store!r} ({error}), so nothing was done. {MORE_THREADS}"
+        ) from error
 
 
 async def ended(tasks: Collection[asyncio.Task[Any]]) -> asyncio.CancelledError | None:

@@ -170,7 +170,7 @@ def test_no_thread_left_is_a_failed_call(monkeypatch: pytest.MonkeyPatch) -> Non
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", no_start)
-    assert outcome_of(lambda: 1).error == "RuntimeError: can't start new thread"
+    assert outcome_of(lambda: 1).error == "NoThreadError: can't start new thread"
 
 
 @pytest.mark.slow

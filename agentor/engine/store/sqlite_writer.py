@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import apsw
 
 from agentor.engine import clock
+from agentor.engine.daemon_thread import MORE_THREADS
 from agentor.engine.store.sqlite_file import check_version, explained
 from agentor.engine.store.sqlite_forks import watch_forks
 from agentor.engine.store.sqlite_guard import let_go
@@ -98,8 +99,7 @@ class Writer:
         except Exception as error:  # the system has no more
             self._thread = None
             raise StoreError(
-                f"{self._path}: no thread can be started that writes ({error}); nothing of this was saved. End what "
-                "else has threads, or raise the limit (ulimit -u), and try again."
+                f"{self._path}: no thread can be started that writes ({error}); nothing of this was saved. {MORE_THREADS}"
             ) from error
 
     def step(self) -> bool:

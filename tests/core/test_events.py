@@ -120,6 +120,21 @@ def test_usage_adds_up_and_reads_what_it_wrote() -> None:
     assert Usage(1, 2, 3).to_dict() == {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
 
 
+@given(st.lists(st.integers(0, 9), max_size=5))
+def test_a_usage_is_made_of_its_counts_by_place_or_by_name_and_never_changes(
+    counts: list[int],
+) -> None:
+    names = [each.name for each in dataclasses.fields(Usage)]
+    said = dict(zip(names, counts, strict=False))
+    usage = Usage(*counts)
+    assert dataclasses.asdict(usage) == dict.fromkeys(names, 0) | said
+    assert usage == Usage(**said) == Usage.from_dict(said) == dataclasses.replace(usage)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        usage.input_tokens = 1  # type: ignore[misc]
+    with pytest.raises(TypeError, match=r"Usage.__init__\(\) got an unexpected .*'prompt_tokens'"):
+        Usage(prompt_tokens=1)  # type: ignore[call-arg]
+
+
 def test_a_result_prints_as_its_answer_and_shows_itself_briefly() -> None:
     result = RunResult("Sunny.", events=[Event("tool_call", name="x"), Event("message")])
     assert str(result) == "Sunny."

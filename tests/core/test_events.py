@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentor.engine import strict_json
 from agentor.engine.events import Event, RunResult, Usage
-from agentor.engine.strict_json import canonical, clean, digest, dumps, has_large, in_ascii, loads
+from agentor.engine.strict_json import (
+    canonical,
+    clean,
+    copied,
+    digest,
+    dumps,
+    has_large,
+    in_ascii,
+    loads,
+)
 from tests.core.logs import JSON, logs, old_log
 
 
@@ -244,6 +254,47 @@ def test_what_could_not_be_read_again_is_named_before_it_is_written() -> None:
     ):
         with pytest.raises(ValueError, match=fault):
             Event("generation", **fields).checked()  # type: ignore[arg-type]
+
+
+@given(JSON, st.booleans(), st.booleans())
+def test_json_is_written_as_the_plain_encoder_writes_it_with_and_without_its_own_in_c(
+    value: Any, sort_keys: bool, has_c: bool
+) -> None:
+    form = {"ensure_ascii": False, "separators": (",", ":"), "sort_keys": sort_keys}
+    with pytest.MonkeyPatch.context() as patch:
+        if not has_c:
+            patch.setattr(json.encoder, "c_make_encoder", None)
+        encode = strict_json.encoding(**form)
+        assert encode(value) == json.JSONEncoder(**form).encode(value)
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            encode([value, float("nan")])
+
+
+@pytest.mark.parametrize("write", [dumps, canonical])
+def test_what_contains_itself_is_told_from_what_is_nested_too_deeply(write: Any) -> None:
+    endless: dict[str, Any] = {}
+    endless["again"] = [endless]
+    with pytest.raises(ValueError, match="Circular"):
+        write(endless)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RecursionError):
+        write(deep)
+
+
+@given(JSON)
+def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(value: Any) -> None:
+    copy = copied(value)
+    assert dumps(copy) == dumps(value)
+    assert _containers(copy).isdisjoint(_containers(value))
+
+
+def _containers(value: Any) -> set[int]:
+    """The ids of all objects and lists in a value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    own = {id(value)} if isinstance(value, dict | list) else set()
+    return own.union(*map(_containers, inner))
 
 
 @given(JSON, JSON)

@@ -318,9 +318,11 @@ _new, _set = object.__new__, object.__setattr__
 
 def _init(self: Event, *args: Any, **fields: Any) -> None:
     """The constructor that the fields describe, at a tenth of the cost: only what is set is kept."""
-    if args:
+    if len(args) == 1:
+        fields = {"type": args[0], **fields}
+    elif args:
         fields = dict(zip(_FIELDS, args, strict=False)) | fields
-    if not fields.keys() <= _NAMES or "type" not in fields or len(args) > len(_FIELDS):
+    if not _NAMES.issuperset(fields) or "type" not in fields or len(args) > len(_FIELDS):
         unknown = sorted(fields.keys() - _NAMES) or "no type"
         raise TypeError(f"an Event has a type and fields of its own, not {unknown}")
     if not fields.get("extra", True):

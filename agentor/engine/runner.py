@@ -122,6 +122,7 @@ class Runner:
         self._recording = asyncio.Lock()  # each result takes the next seq
         # A commit with results has failed: the log may be further than we know.
         self._is_broken = False
+        self._decided: tuple[RunState, Decision] | None = None
         self._is_halted = False
         self._started_at = clock.now()
 
@@ -175,8 +176,12 @@ class Runner:
                     assert_never(other)
 
     def _decide(self, state: RunState) -> Decision:
-        budget = self._spec.budget
-        return decide(state, self._spec.max_turns, budget.reached if budget else None)
+        """What is next. Whoever records the state that was decided on last decides on the same once more."""
+        if self._decided is None or self._decided[0] is not state:
+            budget = self._spec.budget
+            reached = budget.reached if budget else None
+            self._decided = state, decide(state, self._spec.max_turns, reached)
+        return self._decided[1]
 
     # The model ----------------------------------------------------------------------------------------------------
 

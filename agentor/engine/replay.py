@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from agentor.engine import events as ev
@@ -184,8 +185,7 @@ def messages_of(state: RunState, event: Event) -> Callable[[], list[Message]] | 
     """What a generation was sent, as a thunk; None for other events, and one that carries its messages itself."""
     if event.type != ev.GENERATION or event.__dict__.get("messages") is not None:
         return None
-    transcript, source = state.transcript, event.source
-    return lambda: build_request(transcript, source)
+    return partial(build_request, state.transcript, event.source)
 
 
 def verify(events: Iterable[Event], run_id: str | None = None) -> list[str]:

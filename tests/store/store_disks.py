@@ -8,6 +8,10 @@ from typing import Any
 import apsw
 
 
+class _BrokenError(apsw.IOError):
+    extendedresult = apsw.SQLITE_IOERR_WRITE
+
+
 class FaultyFile(apsw.VFSFile):
     def __init__(self, disk: FaultyDisk, name: Any, flags: list[int]) -> None:
         super().__init__("", name, flags)
@@ -18,7 +22,7 @@ class FaultyFile(apsw.VFSFile):
         if self.disk.is_full:
             raise apsw.FullError("the disk is full")
         if self.disk.is_broken:
-            raise apsw.IOError("the disk is broken")
+            raise _BrokenError("the disk is broken")
         super().xWrite(data, offset)
         self.disk.on_its_way(self.path).append((offset, bytes(data)))
 

@@ -28,6 +28,7 @@ from agentor.engine.store.sqlite_file import (
 )
 from agentor.engine.store.sqlite_makeshift import Makeshift, makeshift
 from agentor.engine.store.sqlite_readers import Readers
+from agentor.engine.store.sqlite_room import check_room
 from agentor.engine.store.sqlite_watch import Watch
 from agentor.engine.store.sqlite_writer import Writer
 from agentor.errors import StoreClosedError, StoreError
@@ -55,6 +56,8 @@ class OpenedFile:
                 self._open_for_reading(error, check)
 
     def _open(self, check: bool) -> None:
+        with store_errors(self.path):
+            check_room(self.path)
         connection = open_connection(self._settings)
         try:
             if check:

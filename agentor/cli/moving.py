@@ -21,7 +21,7 @@ from agentor.cli.posting import tell_letters_stay
 from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
 from agentor.cli.wording import counted, noted, some
 from agentor.engine.store.protocol import Store
-from agentor.errors import ConfigError
+from agentor.errors import ConfigError, StoreError
 from agentor.export.jsonl import Imported, OnConflict, export_runs, import_runs, log_files
 from agentor.export.reading import Problem
 
@@ -80,6 +80,7 @@ def _export_tables(
     one = {name: name.replace("_", " ").removesuffix("s") for name in done.rows if name != "usage"}
     told = ", ".join(counted(done.rows[name], one[name]) for name in one)
     _tell({"out": out, **done.rows}, f"{out}: {told}.", done.damaged, as_json)
+    _end(done.damaged)
 
 
 def _export_runs(
@@ -94,6 +95,7 @@ def _export_runs(
     summary |= {"removed": done.removed, "left": done.left}
     gone = f", {len(done.removed)} of an earlier export taken away" if done.removed else ""
     _tell(summary, f"{out}: {_runs(len(done.runs))}{gone}.", done.damaged, as_json)
+    _end(done.damaged)
 
 
 @click.command(
@@ -121,9 +123,20 @@ def import_(
     A run keeps the id that its file is named after. What is there already is not added twice, and a run of which only
     the beginning is there is completed. Exit code 1 if a file was damaged; the others are imported.
     """
-    files = log_files(paths)
+    files, done = log_files(paths), Imported()
     with made_store(store_path or DEFAULT_STORE) as store:
-        done = import_runs(store, files, on_conflict, progress=console.with_progress)
+        try:
+            import_runs(store, files, on_conflict, progress=console.with_progress, outcome=done)
+        except StoreError:
+            if done != Imported():
+                _tell_imported(done, as_json)
+                click.echo("The same import, once that works, goes on with the others.", err=True)
+            raise
+    _tell_imported(done, as_json)
+    _end(done.damaged)
+
+
+def _tell_imported(done: Imported, as_json: bool) -> None:
     for each in done.changed:
         click.echo(one_line(f"run {each.run_id}: {each.problem}", 1000), err=True)
     _tell(_counts(done), _story(done), done.damaged, as_json)
@@ -200,12 +213,15 @@ def _runs(count: int) -> str:
 
 
 def _tell(summary: dict[str, Any], story: str, damaged: Sequence[Problem], as_json: bool) -> None:
-    """The outcome, then how it ends: with exit code 1 if anything was damaged."""
     if as_json:
         console.print_json({**summary, "damaged": [asdict(each) for each in damaged]})
     else:
         click.echo(one_line(story, 2000))
     for each in damaged:
         click.echo(one_line(f"run {each.run_id}: {each.problem}", 1000), err=True)
+
+
+def _end(damaged: Sequence[Problem]) -> None:
+    """With exit code 1 if anything was damaged."""
     if damaged:
         click.get_current_context().exit(1)

@@ -197,6 +197,7 @@ def import_runs(
     on_conflict: OnConflict = "skip",
     *,
     progress: Progress = silent,
+    outcome: Imported | None = None,
 ) -> Imported:
     """Add the run of each file to the store, under the id that the file is named after.
 
@@ -204,10 +205,11 @@ def import_runs(
     that another run has is left alone and named, or with "fail" refuses the whole import with `StoreError` before
     anything is written. A file that cannot be read or replayed is named and the others go on. A run appears at once
     where the store can do that, else it is held while it is written; another import of the same files may be under way.
+    `outcome`: an empty one to be filled, in which what was done until then stands if a `StoreError` ends it.
     """
     if on_conflict == "fail":
         _refuse_taken_ids(store, progress(files, "comparing"))
-    outcome = Imported()
+    outcome = Imported() if outcome is None else outcome
     for run_id, log, content in _readable_files(progress(files, "importing"), outcome.damaged):
         try:
             if _add(store, run_id, log, outcome):

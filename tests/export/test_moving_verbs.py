@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from agentor.engine.store import FileStore, SQLiteStore
+from agentor.errors import StoreError
+from agentor.export import jsonl
+from agentor.export.adding import add_events
 from tests.cli.stored_runs import BODIES, write
 from tests.export.conftest import Program
 
@@ -131,6 +134,47 @@ def test_import_ends_with_1_if_a_file_was_damaged(program: Program, tmp_path: Pa
     summary = read(result)
     assert (summary["imported"], summary["taken"]) == (1, [])
     assert [problem["run_id"] for problem in summary["damaged"]] == ["torn"]
+
+
+@pytest.mark.parametrize("store", ["other.db", "other/"])
+def test_an_import_that_meets_a_full_disk_says_what_it_has_done_until_then(
+    program: Program, stored: str, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program("export", "--jsonl", "out", "--store", stored)
+    room = 1
+
+    def add(*args: Any, **kwargs: Any) -> None:
+        nonlocal room
+        if not room:
+            raise StoreError("the disk is full")
+        room -= 1
+        add_events(*args, **kwargs)
+
+    monkeypatch.setattr(jsonl, "add_events", add)
+    ended = program("import", "out", "--store", store)
+    assert ended.exit_code == 1
+    assert ended.stdout == "1 run imported.\n"
+    assert ended.stderr.splitlines() == [
+        "The same import, once that works, goes on with the others.",
+        "Error: the disk is full",
+    ]
+    again = program("import", "out", "--store", store, "--json")
+    assert again.exit_code == 1
+    assert (read(again)["imported"], read(again)["already_there"]) == (0, 1)
+    room = 1
+    assert program("import", "out", "--store", store).stdout == "1 run imported, 1 already there.\n"
+
+
+def test_an_import_that_could_do_nothing_says_why_and_nothing_else(
+    program: Program, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(*args: Any, **kwargs: Any) -> None:
+        raise StoreError("the disk is full")
+
+    program("export", "--jsonl", "out", "--store", stored)
+    monkeypatch.setattr(jsonl, "add_events", add)
+    ended = program("import", "out", "--store", "other.db", "--json")
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (1, "", "Error: the disk is full\n")
 
 
 def test_import_of_nothing_makes_no_store(program: Program) -> None:

@@ -3,13 +3,15 @@
 Beside its files an export keeps a list of them, a line for each with the digest of what it wrote, as `sha256sum` writes and
 checks it. A file that is not in the list is somebody else's, and one that is not what the list says belongs to whoever has
 gone on with the run there. A line is written before its file gets its name, so that an export that is killed leaves no
-file without one.
+file without one. Two at once would each write a list without what the other has written, so the second is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -19,10 +21,37 @@ from typing import Final
 from agentor.engine.store.file_reading import SUFFIX
 from agentor.engine.store.protocol import check_run_id
 from agentor.engine.store.whole_file import file_errors, whole_file
-from agentor.errors import ConfigError
+from agentor.errors import ConfigError, StoreError
 
 LIST: Final = ".exported"
 _LINE: Final = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+@contextlib.contextmanager
+def only_export(directory: Path) -> Iterator[None]:
+    """Hold while exporting to the directory. `StoreError`: another export does, in whatever process.
+
+    The lock is one on the directory itself, so that nothing is left of it, and it ends with the process.
+    """
+    with file_errors(directory):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _lock(descriptor, directory)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreError(
+            f"{directory}: another export writes there now, so nothing was exported; "
+            "wait until it has ended, or choose another directory"
+        ) from None
+    except OSError:
+        pass  # no locks on directories there, as on some network file systems
 
 
 class Earlier:

@@ -32,7 +32,7 @@ from agentor.errors import (
     StoreError,
 )
 from agentor.export.adding import add_events
-from agentor.export.earlier import Earlier
+from agentor.export.earlier import Earlier, only_export
 from agentor.export.fidelity import changes_of
 from agentor.export.reading import Problem, Progress, chosen_runs, readable_runs, silent
 
@@ -79,13 +79,20 @@ def export_runs(
     A run that cannot be read is left out and named. `replace`: the files of earlier exports are replaced, and taken away
     in the end if they are not of this one, but for those of damaged runs; nothing else is. `ConfigError`, before anything
     is written: one of the files exists and may not be replaced, or the directory is the store's own. `RunNotFoundError`:
-    no such run.
+    no such run. `StoreError`: another export writes there, or the disk is full.
     """
     target = Path(directory)
     _refuse_own_directory(store, target)
     chosen = chosen_runs(store, run_ids)
     with file_errors(target):
         target.mkdir(parents=True, exist_ok=True)
+    with only_export(target):
+        return _export(store, target, chosen, replace, progress)
+
+
+def _export(
+    store: Store, target: Path, chosen: Sequence[str], replace: bool, progress: Progress
+) -> Exported:
     exported, earlier = Exported(), Earlier(target)
     files = _files_of(target, chosen, exported.damaged)
     for file in files.values():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from agentor.engine.events import Event
 from agentor.engine.store import FileStore, MemoryStore, whole_file
 from agentor.engine.store.owner import owner_id
 from agentor.errors import ConfigError, StoreError
-from agentor.export import jsonl
+from agentor.export import earlier, jsonl
 from agentor.export.jsonl import export_runs, import_runs, log_files
 from tests.cli.stored_runs import BODIES, write
 from tests.export.conftest import Program
@@ -226,6 +227,41 @@ def test_an_export_that_dies_on_the_way_loses_nothing_and_the_next_one_is_whole(
 
 def line(event: Event) -> bytes:
     return f"{event.to_json()}\n".encode()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_of_two_exports_to_a_directory_at_once_the_second_is_refused_and_spoils_nothing(
+    store: Any, story: list[Event], target: Path, replace: bool
+) -> None:
+    for run_id in ("first", "second", "third"):
+        add(store, run_id, story)
+    export_runs(store, target, ["first"])
+    refused = []
+
+    def meanwhile(items: Sequence[str], what: str) -> Iterator[str]:
+        for item in items:
+            with pytest.raises(StoreError, match="another export writes there now") as caught:
+                export_runs(store, target, ["third"], replace=replace)
+            refused.append(caught.value)
+            yield item
+
+    export_runs(store, target, ["second"], replace=replace, progress=meanwhile)
+    assert len(refused) == 1
+    assert content(target).keys() == ({"second"} if replace else {"first", "second"})
+    export_runs(store, target, ["third"], replace=True)
+    assert content(target).keys() == {"third"}
+
+
+def test_where_directories_have_no_locks_runs_are_exported_without(
+    store: Any, story: list[Event], target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    add(store, "run", story)
+    monkeypatch.setattr(earlier.fcntl, "flock", flock)
+    export_runs(store, target)
+    assert content(target).keys() == {"run"}
 
 
 def test_a_torn_list_is_a_list_of_what_is_whole_in_it(story: list[Event], target: Path) -> None:

@@ -68,7 +68,7 @@ _yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
     "--older-than",
     type=_Age(),
     metavar="AGE",
-    help="Only runs that have not changed for so long: 90s, 15m, 12h, 30d, 8w.",
+    help="Only runs that have not changed for so long: 90s, 15m, 12h, 30d, 8w. An import is a change.",
 )
 @click.option(
     "--status",

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentor.engine import clock
 from agentor.engine.events import Event
 from agentor.engine.replay import replay
 from agentor.engine.store import FileStore, MemoryStore, SQLiteStore
@@ -357,3 +358,31 @@ def test_exported_lines_are_plain_json_with_seqs(
     export_runs(database, tmp_path / "files")
     lines = (tmp_path / "files" / "run.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == bodies(story)
+
+
+def test_an_imported_run_is_as_old_as_its_import_for_a_prune_and_as_its_log_for_whoever_looks(
+    story: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(name: str) -> list[Any]:
+        return [SQLiteStore(tmp_path / f"{name}.db"), MemoryStore()]
+
+    with monkeypatch.context() as long_ago:
+        long_ago.setattr(clock, "now", lambda: 1000.0)
+        stores = make("source")
+        for source in stores:
+            log = [story[0].with_(started_at=990.0), *story[1:-1], story[-1].with_(ended_at=995.0)]
+            source.append_many("run", log)
+    now = clock.now()
+    for source, target in zip(stores, make("target"), strict=True):
+        export_runs(source, tmp_path / "files", replace=True)
+        import_runs(target, log_files([tmp_path / "files"]))
+        assert source.prune(older_than=3600, dry_run=True).run_ids == ["run"]
+        assert target.prune(older_than=3600, dry_run=True).run_ids == []
+        if isinstance(target, SQLiteStore):
+            assert target.list_runs(since=now) == ["run"]
+            (row,) = target.runs()
+            assert (row.started_at, row.ended_at) == (990.0, 995.0)
+            old = [row.run_id for row in target.runs() if row.ended_at and row.ended_at < now]
+            assert target.prune(only=old).run_ids == ["run"]
+        source.close()
+        target.close()

@@ -153,7 +153,7 @@ class Deletes(Protocol):
     ) -> Removed:
         """Delete the runs that everything given applies to; with `dry_run` only say which.
 
-        `older_than`: last changed before a moment, or so many seconds ago. `status`: one or several; without it,
+        `older_than`: last changed here before a moment, or so many seconds ago; an import is a change. `status`: one or several; without it,
         every run that has ended, which spares those that are unfinished or paused. `keep`: not the newest so many
         of that status. `only`: none but these, by id, for whoever was shown them. `ConfigError` if nothing is given.
         """

@@ -167,7 +167,7 @@ class SQLiteStore(OpenedFile, Tailing):
         """Run ids, newest last: a page of those that match everything given.
 
         `after`: the last id of the page before this one; `before`: the first id of the page after it. `newest`: where
-        `limit` leaves some out, leave out the oldest. `since`: created at or after, in seconds since the epoch.
+        `limit` leaves some out, leave out the oldest. `since`: created here at or after, in seconds since the epoch.
         A page goes on from a run that was deleted since, if this store has given the page it ended or began; where the id
         is another run's by now, from the one that this store has shown last.
         `ConfigError`: not what can be asked for; `RunNotFoundError`: no such run as `after` or `before`.

@@ -12,7 +12,7 @@ from agentor.engine import events as ev
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import replay
 from agentor.engine.store.protocol import Holder, NamesHolder, Store
-from agentor.engine.store.summary import UNFINISHED, own_times
+from agentor.engine.store.summary import UNFINISHED, branched_from, own_times
 from agentor.errors import ConfigError, LogCorruptError
 
 DAMAGED = "damaged"
@@ -145,7 +145,10 @@ _IN_ROWS = tuple(name for name in Overview.__slots__ if name not in ("queued", "
 
 def overview_of_row(row: Any) -> Overview:
     """What a store's row says."""
-    return Overview(**{name: getattr(row, name) for name in _IN_ROWS})
+    told = Overview(**{name: getattr(row, name) for name in _IN_ROWS})
+    parent = getattr(row, "parent", None), getattr(row, "parent_seq", 0)
+    forked_from, forked_at = branched_from(*parent, told.forked_from, told.forked_at)
+    return replace(told, forked_from=forked_from, forked_at=forked_at)
 
 
 def as_tree(rows: Sequence[Overview]) -> Iterator[tuple[str, Overview]]:

@@ -19,11 +19,12 @@ from agentor.engine.batch import IN_DOUBT
 from agentor.engine.events import Event, Message
 from agentor.engine.replay import RunState, evolve
 from agentor.engine.request import Call, Transcript
-from agentor.engine.store.summary import own_times
+from agentor.engine.store.summary import branched_from, own_times
 from agentor.errors import LogCorruptError
 from agentor.export.tables import COUNTS
 
 Row: TypeAlias = dict[str, Any]
+Parent: TypeAlias = tuple[str | None, int]
 
 UNFINISHED = "unfinished"
 DAMAGED = "damaged"
@@ -40,13 +41,18 @@ class Numbers:
     tool_calls: Iterator[int] = field(default_factory=lambda: count(1))
 
 
-def rows_of(run_id: str, log: Sequence[Event], numbers: Numbers) -> dict[str, list[Row]]:
-    """The rows of a run by table. `LogCorruptError` if the log cannot be folded."""
-    walk = _Walk(run_id, numbers, _last_inherited(log))
+def rows_of(
+    run_id: str, log: Sequence[Event], numbers: Numbers, parent: Parent = (None, 0)
+) -> dict[str, list[Row]]:
+    """The rows of a run by table. `LogCorruptError` if the log cannot be folded.
+
+    `parent`: what the store knows of a fork, the run that it shares events with and the last seq of those.
+    """
+    walk = _Walk(run_id, numbers, max(_last_inherited(log), parent[1]))
     for event in log:
         walk.take(event)
     return {
-        "runs": [walk.run_row(log)],
+        "runs": [walk.run_row(log, parent)],
         "turns": walk.turns,
         "messages": walk.message_rows(),
         "tool_calls": walk.tool_calls,
@@ -59,7 +65,7 @@ def row_of_damaged(run_id: str, problem: str) -> Row:
 
 
 def _last_inherited(log: Sequence[Event]) -> int:
-    """The seq up to which a fork has its events from its parent; 0 for a run that is no fork."""
+    """The seq up to which a fork has its events from its parent, by what its log says; 0 for a run that is no fork."""
     return max((seq for seq, event in enumerate(log, 1) if event.type == ev.FORK), default=0)
 
 
@@ -221,8 +227,10 @@ class _Walk:
             for position, (message, seq) in enumerate(conversation, 1)
         ]
 
-    def run_row(self, log: Sequence[Event]) -> Row:
+    def run_row(self, log: Sequence[Event], parent: Parent) -> Row:
         state, fork = self._state, ev.last_of(log, ev.FORK)
+        told_at = (fork.forked_at or _last_inherited(log) - 1) if fork else None
+        forked_from, forked_at = branched_from(*parent, state.forked_from, told_at)
         return {
             "run_id": self.run_id,
             "agent": state.agent,
@@ -238,8 +246,8 @@ class _Walk:
             "turns": len(self.turns),
             "tool_calls": len(self.tool_calls),
             **{name: _count(getattr(state.usage, name)) for name in COUNTS[:3]},
-            "forked_from": state.forked_from,
-            "forked_at": _count(fork.forked_at or self._inherited - 1) if fork else None,
+            "forked_from": forked_from,
+            "forked_at": None if forked_at is None else _count(forked_at),
             "parent": None,  # known when all runs are there
         }
 

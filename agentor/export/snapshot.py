@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 from urllib.parse import quote
 
 import sqlite_utils
@@ -25,7 +26,7 @@ from agentor.engine.store.whole_file import (
 )
 from agentor.errors import ConfigError, LogCorruptError, StoreError
 from agentor.export.reading import Problem, Progress, chosen_runs, readable_runs, silent
-from agentor.export.rows import Numbers, Row, row_of_damaged, rows_of
+from agentor.export.rows import Numbers, Parent, Row, row_of_damaged, rows_of
 from agentor.export.tables import FOREIGN_KEYS, PRIMARY_KEYS, SEARCHED, TABLES
 
 APPLICATION_ID = (
@@ -36,6 +37,13 @@ _ROWS_AT_ONCE = 5_000
 _FIND_PARENTS = """
 UPDATE runs SET parent = forked_from WHERE forked_from IN (SELECT run_id FROM runs)
 """
+
+
+@runtime_checkable
+class NamesParents(Protocol):
+    """A store in which forks share events with their parents, and that knows it also where no event of theirs tells."""
+
+    def parents(self) -> Mapping[str, Parent]: ...
 
 
 @dataclass(slots=True)
@@ -135,9 +143,10 @@ def _tabulated(
     store: Store, run_ids: Iterable[str], damaged: list[Problem]
 ) -> Iterator[dict[str, list[Row]]]:
     numbers = Numbers()
+    parents = store.parents() if isinstance(store, NamesParents) else {}
     for run_id, log in readable_runs(store, run_ids, damaged):
         try:
-            yield rows_of(run_id, log, numbers)
+            yield rows_of(run_id, log, numbers, parents.get(run_id, (None, 0)))
         except LogCorruptError as damage:
             damaged.append(Problem(run_id, damage.damage))
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from stored_runs import BODIES, Program, read_json, write
 
 from agentor.cli import keeping, main
+from agentor.engine.store import SQLiteStore
 from agentor.engine.store.protocol import Removed
 from agentor.errors import StoreError, UnfinishedDeleteError
 from agentor.inputs import open_store
@@ -264,6 +265,21 @@ def test_runs_as_a_tree_puts_forks_under_their_parents(program: Program, stored:
     flat = program("runs", "--tree", "--limit", "3", "--store", stored).stdout.splitlines()[1:]
     assert [line.split()[0] for line in flat] == ["b", "c", "d"]
     assert "lineage   finished → a → b" in program("show", "b", "--store", stored).stdout
+
+
+def test_a_fork_of_which_only_the_store_knows_is_under_its_parent_too(program: Program) -> None:
+    write("runs.db", "run", BODIES)
+    with SQLiteStore("runs.db") as store:
+        store.fork("run", "whole")
+        store.fork("whole", "early", at=2)
+    lines = program("runs", "--tree").stdout.splitlines()[1:]
+    assert [line[: line.index("  ", 6)].rstrip() for line in lines] == [
+        "run",
+        "└─ whole",
+        "   └─ early",
+    ]
+    told = {row["run_id"]: row for row in json.loads(program("runs", "--json").stdout)}
+    assert (told["early"]["forked_from"], told["early"]["forked_at"]) == ("whole", 2)
 
 
 def test_delete_says_that_the_events_of_a_run_with_forks_stay(

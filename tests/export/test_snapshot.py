@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from agentor.cli.overview import overview_of_row
 from agentor.engine.batch import IN_DOUBT
 from agentor.engine.events import GENERATION, TOOL_CALL, TOOL_RESULT, Event, Usage
 from agentor.engine.replay import replay
@@ -167,6 +170,62 @@ def test_inherited_rows_of_a_fork_are_marked_so_that_sums_count_once_what_was_sp
     assert child["total_tokens"] == 32
     own = query(out, "SELECT content FROM messages WHERE run_id = 'child' AND NOT inherited")
     assert [row["content"] for row in own] == ["And Paris?", "Rain."]
+
+
+FORKS = st.lists(
+    st.tuples(st.integers(0, 9), st.integers(0, 9), st.booleans(), st.integers(0, 2)), max_size=8
+)
+
+
+@settings(max_examples=40)
+@given(forks=FORKS)
+def test_what_was_spent_once_counts_once_however_the_runs_were_forked(
+    forks: list[tuple[int, int, bool, int]],
+) -> None:
+    answer = Event("generation", text="Yes.", usage=Usage(0, 1, 1))
+    spent = 2
+    parents: dict[str, tuple[str | None, int]] = {}
+    with tempfile.TemporaryDirectory() as place, SQLiteStore(Path(place, "runs.db")) as store:
+        store.append_many("run-0", [Event("run_start", messages=[], kept=0), answer, answer])
+        for number, (which, seq, tells, answers) in enumerate(forks, 1):
+            parent, fork = f"run-{which % number}", f"run-{number}"
+            at = 1 + seq % len(store.load(parent))
+            event = Event("fork", forked_from=parent) if tells else None
+            store.fork(parent, fork, at=at, event=event)
+            store.append_many(fork, [answer] * answers)
+            spent += answers
+            parents[fork] = (parent, at)
+        assert store.parents() == parents
+        write_snapshot(store, Path(place, "out.db"))
+        (total,) = query(
+            Path(place, "out.db"), "SELECT sum(total_tokens) AS t FROM usage WHERE NOT inherited"
+        )
+        assert total["t"] == spent
+        rows = query(
+            Path(place, "out.db"), "SELECT run_id, forked_from, forked_at, parent FROM runs"
+        )
+        told = {row["run_id"]: (row["parent"], row["forked_at"]) for row in rows if row["parent"]}
+        assert told == parents
+        assert all(row["parent"] == row["forked_from"] for row in rows)
+        listed = [overview_of_row(row) for row in store.runs()]
+        assert {row.run_id: (row.forked_from, row.forked_at) for row in listed[1:]} == parents
+
+
+def test_a_fork_without_an_event_of_its_own_names_its_parent_until_that_is_deleted(
+    database: SQLiteStore, story: list[Event], tmp_path: Path
+) -> None:
+    add(database, "parent", story)
+    database.fork("parent", "child")
+    write_snapshot(database, tmp_path / "both.db")
+    database.delete("parent")
+    write_snapshot(database, tmp_path / "one.db")
+    sql = "SELECT forked_from, forked_at, parent, total_tokens FROM runs WHERE run_id = 'child'"
+    fork = {"forked_from": "parent", "forked_at": 7, "parent": "parent", "total_tokens": 30}
+    assert query(tmp_path / "both.db", sql) == [fork]
+    assert query(tmp_path / "one.db", sql) == [{**fork, "parent": None}]
+    for name in ("turns", "messages", "tool_calls", "usage"):
+        marked = query(tmp_path / "one.db", f"SELECT DISTINCT inherited FROM {name}")
+        assert marked == [{"inherited": 1}]
 
 
 def test_a_parent_that_is_not_exported_is_named_but_not_pointed_to(

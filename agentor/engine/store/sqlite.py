@@ -209,6 +209,11 @@ class SQLiteStore(OpenedFile, Tailing):
             )
         )
 
+    def parents(self) -> dict[str, tuple[str | None, int]]:
+        """Of each run that shares events with another: which that is, and the last seq it has of it. What a fork was made
+        of may be deleted, and its id another's by now; None where it is not known any more."""
+        return self._read(runs.parents)
+
     def counts(self) -> dict[str, int]:
         """`{"runs": ..., "events": ...}` of the file; events that forks share count once."""
         return self._read(runs.counts)

@@ -220,6 +220,17 @@ def ages(connection: apsw.Connection) -> list[tuple[str, str, float]]:
     return rows
 
 
+def parents(connection: apsw.Connection) -> dict[str, tuple[str | None, int]]:
+    rows: list[Any] = connection.execute(
+        "SELECT run_id, parent, parent_seq, forked_from FROM agentor_runs "
+        "WHERE parent IS NOT NULL AND typeof(parent_seq) = 'integer' AND deleted_at IS NULL ORDER BY number"
+    ).fetchall()
+    return {
+        run_id: (name_before(parent) or forked_from, seq)
+        for run_id, parent, seq, forked_from in rows
+    }
+
+
 def counts(connection: apsw.Connection) -> dict[str, int]:
     """How many runs and events the file holds; shared events of forks count once."""
     runs, events = connection.execute(

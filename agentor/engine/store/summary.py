@@ -57,6 +57,19 @@ def own_times(
     return max(started_at, branched_at), None if ended_at is None else max(ended_at, branched_at)
 
 
+def branched_from(
+    parent: str | None, parent_seq: int, forked_from: str | None, forked_at: int | None
+) -> tuple[str | None, int | None]:
+    """The run that a run was branched off from, and the last seq it has of that.
+
+    A store may know of a `parent`, of which the run has the events up to `parent_seq`, where no fork event tells: then a
+    fork event among them is one that the parent had, too, and says where that comes from.
+    """
+    if parent_seq > (forked_at or 0):
+        return parent, parent_seq
+    return forked_from, forked_at
+
+
 def status_of(events: Iterable[Event]) -> str:
     """That of the last run_end; "unfinished" without one."""
     return str(summary(events).get("status", UNFINISHED))

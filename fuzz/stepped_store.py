@@ -71,10 +71,16 @@ class SteppedStore(Observed, SQLiteStore):
         observer: Observer,
         **options: Any,
     ) -> None:
-        super().__init__(path, **options)
         self._observer = observer
+        self._step = partial(SteppedWriter, process=process, delay_s=delay_s, observer=observer)
+        self._stepped: SteppedWriter | None = None  # while the file can only be read
+        super().__init__(path, **options)
         self._finalizer.detach()
-        self._writer: SteppedWriter = SteppedWriter(self._writer, process, delay_s, observer)
+
+    def _open(self, check: bool) -> None:
+        super()._open(check)
+        self._finalizer.detach()
+        self._writer = self._stepped = self._step(self._writer)
 
     def submit(
         self, run_id: str, events: Sequence[Event], lease: Lease | None = None
@@ -110,23 +116,26 @@ class SteppedStore(Observed, SQLiteStore):
     @property
     def holds_lock(self) -> bool:
         """Whether a tool's transaction is open."""
-        return self._writer.holds_lock
+        return self._stepped is not None and self._stepped.holds_lock
 
     @property
     def connections(self) -> list[apsw.Connection]:
         """Those that are open."""
-        return [self._writer._connection, *self._readers._idle]
+        writing = [] if self._stepped is None else [self._stepped._connection]
+        return [*writing, *self._readers._idle]
 
     def close(self) -> None:
         self._readers.close()
-        self._writer.close()
+        if self._stepped is not None:
+            self._stepped.close()
         self._forget()
 
     def kill(self) -> None:
         """Let go of the file as a killed process does: no checkpoint, no commit, no release."""
         self._readers._closed = True
         self._readers.abandon()
-        self._writer.kill()
+        if self._stepped is not None:
+            self._stepped.kill()
         self._forget()
 
     def _forget(self) -> None:

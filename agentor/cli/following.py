@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ def tail(
     store_path: str | None,
     as_json: bool,
 ) -> None:
-    """Show the events of RUN as they are saved, and end when it has ended.
+    """Show the events of RUN as they are saved, and end when it has ended, whatever --after leaves out.
 
     Without RUN, those of all runs from now on (--after 0: from the beginning), until Ctrl-C. That takes a SQLite store.
     """
@@ -83,13 +84,24 @@ def _one(
     log = store.load(check_run_id(run_id))
     if not log:
         raise RunNotFoundError(run_id)
-    before = functools.reduce(Before.after, log[:after], Before())
-    events = _until_it_has_ended(store, run_id, after, timeout, there=len(log))
+    start = min(after, len(log) - 1)  # what may be its end is looked at, shown or not
+    before = functools.reduce(Before.after, log[:start], Before())
+    events = _until_it_has_ended(store, run_id, start, timeout, there=len(log))
+    before, shown = _passed(events, after, before)
     if as_json:
-        for event in events:
+        for event in shown:
             click.echo(event.to_json())
     else:
-        console.print_timeline(timeline(events, before), full)
+        console.print_timeline(timeline(shown, before), full)
+
+
+def _passed(events: Iterator[Event], after: int, before: Before) -> tuple[Before, Iterator[Event]]:
+    """The events from the first on that has a seq above `after`, and what was before it."""
+    for event in events:
+        if (event.seq or 0) > after:
+            return before, itertools.chain([event], events)
+        before = before.after(event)
+    return before, events
 
 
 def _until_it_has_ended(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from stored_runs import BODIES, Program, write
 from agentor import MemoryStore, SQLiteStore
 from agentor.cli import following
 from agentor.engine.events import Event
+from agentor.engine.store.tailing import _Patience
 from agentor.inputs import open_store
 
 
@@ -45,6 +47,57 @@ def test_tail_does_not_stop_where_a_resumed_run_had_ended_before(
     write(stored, "resumed", [*BODIES, *BODIES])
     told = program("tail", "resumed", "--json", "--store", stored)
     assert len(told.stdout.splitlines()) == 2 * len(BODIES)
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What others do while a tail without a timeout waits, one at each wait. It may not wait longer than that."""
+    doing: list[Callable[[], object]] = []
+
+    def pause_s(patience: Any) -> float | None:
+        if patience._timeout is not None:
+            return None
+        doing.pop(0)()
+        return 0.0
+
+    monkeypatch.setattr(_Patience, "pause_s", pause_s)
+    return doing
+
+
+@pytest.mark.parametrize("after", [0, 6, 7, 8, 99])
+def test_tail_of_a_run_that_has_ended_ends_whatever_is_left_out(
+    program: Program, stored: str, meanwhile: list[Any], after: int
+) -> None:
+    for form in ([], ["--json"]):
+        told = program("tail", "finished", "--after", str(after), *form, "--store", stored)
+        assert told.exit_code == 0
+        assert len(told.stdout.splitlines()) == len(range(after, 7)) + (not form and after < 5)
+
+
+@pytest.mark.parametrize("after", [3, 4, 6, 7, 99])
+def test_tail_of_a_run_that_goes_on_ends_with_it_however_much_is_left_out(
+    program: Program, stored: str, meanwhile: list[Any], after: int
+) -> None:
+    store: Any = open_store(stored)
+    for body in BODIES[4:]:
+        event = Event.from_dict(body).with_(seq=None)
+        meanwhile.append(functools.partial(store.append, "killed", event))
+    told = program("tail", "killed", "--after", str(after), "--json", "--store", stored)
+    store.close()
+    assert [json.loads(line)["seq"] for line in told.stdout.splitlines()] == list(
+        range(after + 1, 8)
+    )
+
+
+def test_tail_counts_the_turns_that_come_while_they_are_left_out(
+    program: Program, stored: str, meanwhile: list[Any]
+) -> None:
+    store: Any = open_store(stored)
+    for kind in ("generation", "generation", "run_end"):
+        meanwhile.append(functools.partial(store.append, "killed", Event(kind)))
+    told = program("tail", "killed", "--after", "5", "--store", stored)
+    store.close()
+    assert [line.split()[2] for line in told.stdout.splitlines() if " turn " in line] == ["3"]
 
 
 def test_tail_gives_up_after_the_timeout(program: Program, stored: str) -> None:

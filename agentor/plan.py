@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from agentor.commands import command
 from agentor.definition import Change
 from agentor.engine import events as ev
 from agentor.engine.batch import Batch
@@ -146,7 +146,7 @@ def plan_of(
 
 def needed(call: Call, run_id: str) -> str:
     """What a resume says of a call whose tool is gone, and how to go on."""
-    words = f"agentor reject {run_id} {shlex.quote(call.call_id)} --reason TEXT --give-up"
+    words = command("reject", run_id, call.call_id, options=["--reason", "TEXT", "--give-up"])
     return (
         f"call {call.call_id} needs the tool {call.name!r}, which this agent does not have: add it, or give the call up "
         f"(`{words}`)"

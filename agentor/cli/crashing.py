@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ from agentor.cli.junit_file import make_way, written
 from agentor.cli.loading import agent_argument
 from agentor.cli.options import Failure, Interrupted, Verb, WholeNumber, debug_option, json_option
 from agentor.cli.plain import one_line, plain
+from agentor.commands import command
 from agentor.crashtest.crashing import TIMEOUT_S_MAX
 from agentor.crashtest.crashing import crashtest as run_crashtest
 from agentor.crashtest.junit import error_to_junit, to_junit
@@ -248,8 +248,9 @@ def _print_where_to_look(report: Report, keep: Path) -> None:
         key=lambda case: case.verdict != "unsafe",
     )
     for case in worst[:1]:
-        store = shlex.quote(str(keep / case.directory / STORE))
-        click.echo(f"Killed {case.points}: agentor show {case.run_id} --store {store}", err=True)
+        store = str(keep / case.directory / STORE)
+        show = command("show", case.run_id, options=["--store", store])
+        click.echo(f"Killed {case.points}: {show}", err=True)
 
 
 def _print_cases(cases: Sequence[Case]) -> None:

@@ -29,7 +29,7 @@ from agentor.cli.overview import DAMAGED, Overview
 from agentor.cli.plain import exact, one_line
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import between, call_text
-from agentor.cli.wording import advised, where
+from agentor.cli.wording import advised, typed
 from agentor.consent import decide_call, only_question, pending_call, pending_of, settle_call
 from agentor.engine import clock, strict_json
 from agentor.engine.events import APPROVAL, Event, PendingCall
@@ -145,13 +145,15 @@ def _print_waiting(waiting: list[_Waiting]) -> None:
             out.print(
                 Text(f"    key {exact(call.idempotency_key or '')}", style="dim"), soft_wrap=True
             )
-    click.echo(
-        f"Decide: agentor approve RUN CALL --question N{where()}, or agentor reject RUN CALL --question N --reason TEXT{where()}",
-        err=True,
-    )
+    which, seen = ("RUN", "CALL"), ("--question", "N")
+    approve = typed("approve", *which, options=seen)
+    reject = typed("reject", *which, options=[*seen, "--reason", "TEXT"])
+    click.echo(f"Decide: {approve}, or {reject}", err=True)
     if any(call.in_doubt for _, call, _ in waiting):
+        settle = typed("settle", *which, options=[*seen, "--result", "TEXT"])
         click.echo(
-            f"Of one that may have taken effect, find out first: its key is what its tool gives as ctx.idempotency_key. If it did: agentor settle RUN CALL --question N --result TEXT{where()}",
+            "Of one that may have taken effect, find out first: its key is what its tool gives as ctx.idempotency_key. "
+            f"If it did: {settle}",
             err=True,
         )
 
@@ -314,7 +316,7 @@ def _print_decided(run_id: str, call: PendingCall, status: str, by: str, as_json
     click.echo(f"{status} by {one_line(by, 80)}: {exact(call_text(call.name, call.args))}")
     if call.in_doubt and status == "approved":
         click.echo("It may have taken effect before, and is started once more.", err=True)
-    click.echo(f"A worker goes on with it, or: agentor resume APP {run_id}{where()}", err=True)
+    click.echo(f"A worker goes on with it, or: {typed('resume', 'APP', run_id)}", err=True)
 
 
 @click.command(

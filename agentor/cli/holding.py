@@ -7,6 +7,7 @@ from typing import Any
 
 from agentor.cli import console
 from agentor.cli.plain import one_line
+from agentor.cli.wording import advised
 from agentor.engine.store.protocol import Holder, NamesHolder
 from agentor.engine.store.summary import UNFINISHED
 from agentor.plan import Plan
@@ -33,6 +34,7 @@ def running_now(run_id: str, holder: Holder) -> str:
 
 
 def plan_as_dict(plan: Plan, holder: Holder | None) -> dict[str, Any]:
-    """As JSON, with the status in the word that the other verbs have for it, and who works on the run."""
+    """As JSON, in the words that the other verbs have for the status and for what to do, and with who works on the run."""
     worker = None if holder is None else asdict(holder)
-    return {**plan.to_dict(), "status": plan.status or UNFINISHED, "worker": worker}
+    told = {"status": plan.status or UNFINISHED, "worker": worker}
+    return {**plan.to_dict(), **told, "problems": [advised(problem) for problem in plan.problems]}

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,8 +18,8 @@ from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.posting import tell_letters_stay
-from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store
-from agentor.cli.wording import counted, noted, some
+from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store, note_where
+from agentor.cli.wording import advised, counted, noted, some
 from agentor.engine.store.protocol import Store
 from agentor.errors import ConfigError, StoreError
 from agentor.export.jsonl import Imported, OnConflict, export_runs, import_runs, log_files
@@ -123,8 +123,10 @@ def import_(
     A run keeps the id that its file is named after. What is there already is not added twice, and a run of which only
     the beginning is there is completed. Exit code 1 if a file was damaged; the others are imported.
     """
+    store_path = store_path or DEFAULT_STORE
+    note_where(store_path)  # what is wrong with the files is told before it is made
     files, done = log_files(paths), Imported()
-    with made_store(store_path or DEFAULT_STORE) as store:
+    with made_store(store_path) as store:
         try:
             import_runs(store, files, on_conflict, progress=console.with_progress, outcome=done)
         except StoreError:
@@ -187,7 +189,7 @@ def backup(out: str, store_path: str | None, as_json: bool) -> None:
         if not isinstance(store, BacksUp):
             raise ConfigError(
                 "only a SQLite store needs a backup of its own; copy a directory of JSONL files with any tool, "
-                "or use `agentor export --jsonl`"
+                "or use `agentor export --jsonl DIR`"
             )
         with contextlib.suppress(OSError):  # what is in the way is told by the backup itself
             Path(out).parent.mkdir(parents=True, exist_ok=True)
@@ -213,6 +215,7 @@ def _runs(count: int) -> str:
 
 
 def _tell(summary: dict[str, Any], story: str, damaged: Sequence[Problem], as_json: bool) -> None:
+    damaged = [replace(each, problem=advised(each.problem)) for each in damaged]
     if as_json:
         console.print_json({**summary, "damaged": [asdict(each) for each in damaged]})
     else:

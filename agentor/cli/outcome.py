@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +14,7 @@ from agentor import blocking
 from agentor.cli import console
 from agentor.cli.plain import exact, one_line, plain
 from agentor.cli.timeline import call_text, tokens, where_it_stands
-from agentor.cli.wording import counted, in_words, where
+from agentor.cli.wording import counted, in_words, typed
 from agentor.consent import pending_of
 from agentor.engine import events as ev
 from agentor.engine.events import PendingCall, RunResult
@@ -89,19 +88,20 @@ def _tell_who_is_waited_for(result: RunResult, target: str) -> None:
         )
         written = exact(call_text(call.name, call.args))
         click.echo(f"  waits for a person: {exact(call.call_id)}  {written}{doubt}", err=True)
-        _tell_how_to_decide(f"{result.run_id} {shlex.quote(exact(call.call_id))}", call)
+        _tell_how_to_decide(str(result.run_id), call)
     if result.pending:
-        click.echo(
-            f"Go on: agentor resume {shlex.quote(target)} {result.run_id}{where()}", err=True
-        )
+        click.echo(f"Go on: {typed('resume', target, str(result.run_id))}", err=True)
 
 
-def _tell_how_to_decide(which: str, call: PendingCall) -> None:
-    seen = f" --question {call.question}{where()}"
-    click.echo(f"    Decide: agentor approve {which}{seen}", err=True)
-    click.echo(f"        or: agentor reject {which} --reason TEXT{seen}", err=True)
+def _tell_how_to_decide(run_id: str, call: PendingCall) -> None:
+    which = run_id, exact(call.call_id)
+    seen = "--question", str(call.question)
+    click.echo(f"    Decide: {typed('approve', *which, options=seen)}", err=True)
+    reject = typed("reject", *which, options=["--reason", "TEXT", *seen])
+    click.echo(f"        or: {reject}", err=True)
     if call.in_doubt:
-        click.echo(f"        or: agentor settle {which} --result TEXT{seen}", err=True)
+        settle = typed("settle", *which, options=["--result", "TEXT", *seen])
+        click.echo(f"        or: {settle}", err=True)
 
 
 def _as_dict(result: RunResult) -> dict[str, Any]:

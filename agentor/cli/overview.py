@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from agentor.cli.stores import looked_at
 from agentor.cli.timeline import between, where_it_stands
+from agentor.cli.wording import advised
 from agentor.engine import events as ev
 from agentor.engine.events import Event, Usage
 from agentor.engine.replay import replay
@@ -137,7 +138,7 @@ def overviews_of(store: Store, run_ids: Iterable[str]) -> Iterator[Overview]:
             if log.events:
                 yield overview(run_id, log.events)
         except (LogCorruptError, ConfigError) as damage:
-            yield Overview(run_id, DAMAGED, error=str(damage))
+            yield Overview(run_id, DAMAGED, error=advised(str(damage)))
 
 
 _IN_ROWS = tuple(name for name in Overview.__slots__ if name not in ("queued", "worker"))

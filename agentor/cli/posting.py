@@ -12,7 +12,7 @@ from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.stores import existing_store
-from agentor.cli.wording import counted
+from agentor.cli.wording import counted, typed
 from agentor.engine import clock
 from agentor.engine.store.protocol import Store
 from agentor.engine.store.transacting import ShowsLetters, WaitingLetter
@@ -74,7 +74,7 @@ def tell_letters_stay(store: Store, run_ids: Collection[str], where: str) -> int
         one = count == 1
         click.echo(
             f"{counted(count, 'letter')} of {'this run' if len(run_ids) == 1 else 'these runs'} "
-            f"{'is' if one else 'are'} not delivered yet and {'stays' if one else 'stay'} {where}: agentor outbox",
+            f"{'is' if one else 'are'} not delivered yet and {'stays' if one else 'stay'} {where}: {typed('outbox')}",
             err=True,
         )
     return count

@@ -35,7 +35,7 @@ from agentor.cli.plain import exact, one_line
 from agentor.cli.posting import undelivered
 from agentor.cli.stores import existing_store
 from agentor.cli.timeline import call_text, timeline, tokens, what_resume_would_do
-from agentor.cli.wording import counted, where
+from agentor.cli.wording import counted, typed
 from agentor.engine import clock
 from agentor.engine.events import FORK, Event
 from agentor.engine.replay import RunState, replay
@@ -215,9 +215,7 @@ def show(run_id: str, raw: bool, full: bool, store_path: str | None, as_json: bo
     _print_run(row, log, resume, full)
     console.print_facts([("in doubt", _doubt_in_words(doubt)) for doubt in doubts])
     if letters:
-        click.echo(
-            f"outbox    {counted(letters, 'letter')} not delivered yet: agentor outbox{where()}"
-        )
+        click.echo(f"outbox    {counted(letters, 'letter')} not delivered yet: {typed('outbox')}")
 
 
 def _resume(row: Overview, state: RunState, log: list[Event]) -> str:

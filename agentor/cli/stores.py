@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +26,7 @@ def existing_store(path: str | None) -> Iterator[Store]:
     """The store at `path`, closed afterwards. One that is not there is an error, not a new store; and a file that is
     somebody's database, but holds no runs, does not get our tables for having been looked at."""
     path = path or DEFAULT_STORE
+    note_where(path)  # what keeps it from being opened names commands, too
     if not _is_there(path):
         raise ConfigError(
             f"there is no store at {path!r}{_others(path)}; name one with --store PATH, or set AGENTOR_STORE"
@@ -40,6 +40,7 @@ def existing_store(path: str | None) -> Iterator[Store]:
 @contextlib.contextmanager
 def made_store(path: str) -> Iterator[Store]:
     """The store at `path`, made if it is not there, closed afterwards. `ConfigError` if it is a file, but no database."""
+    note_where(path)
     if os.path.isfile(path):
         _holds_runs(path)
     with _opened(path) as store:
@@ -50,7 +51,6 @@ def made_store(path: str) -> Iterator[Store]:
 def _opened(path: str) -> Iterator[Store]:
     store = open_store(path)
     assert store is not None
-    note_where(path)
     try:
         yield store
     finally:
@@ -67,7 +67,7 @@ def note_where(path: str) -> None:
     is_named = verb.get_parameter_source("store_path") is ParameterSource.COMMANDLINE
     usual = os.environ.get("AGENTOR_STORE") or DEFAULT_STORE
     is_found = Path(path) == Path(usual) and not is_named
-    verb.meta[WHERE] = "" if is_found else f" --store {shlex.quote(path)}"
+    verb.meta[WHERE] = None if is_found else path
 
 
 def note_own(store: object) -> None:

@@ -12,7 +12,7 @@ from agentor.cli import console
 from agentor.cli.options import Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.stores import DEFAULT_STORE, existing_store, looked_at
-from agentor.cli.wording import where
+from agentor.cli.wording import advised
 from agentor.engine import strict_json
 from agentor.engine.events import Event
 from agentor.engine.replay import verify as verify_log
@@ -178,8 +178,8 @@ def _tell(by_run: Mapping[str, list[Problem]], problems: list[Problem], as_json:
 def _advice(whole: list[str]) -> str:
     if not whole:
         return "No run can be read as it was recorded: go back to a backup."
-    return (
-        f"Go back to a backup, or take the runs that are whole out with `agentor export --jsonl DIR --run RUN{where()}` and into a "
+    return advised(
+        "Go back to a backup, or take the runs that are whole out with `agentor export --jsonl DIR --run RUN` and into a "
         f"new store with `agentor import DIR --store NEW`. Whole: {_named(whole)}"
     )
 

@@ -4,35 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import click
 
+from agentor.commands import command, with_options
 from agentor.errors import AgentorError, ConfigError, LeaseHeldError, RunNotFoundError
 
 # Advice to programmers in messages and notes, and what it comes to here.
-_ADVICE: Final = (
-    (re.compile(r"resume\('([\w.-]+)'\) goes on"), r"`agentor resume {app} \1` goes on"),
+_ADVICE: Final[Sequence[tuple[re.Pattern[str], Callable[[re.Match[str]], str]]]] = (
+    (re.compile(r"resume\('([\w.-]+)'\) goes on"), lambda told: f"{_resume(told[1])} goes on"),
     (
-        re.compile(r"The fork is run '([\w.-]+)': resume it"),
-        r"The fork is run '\1': `agentor resume {app} \1` goes on with it",
+        re.compile(r"(The fork is run '([\w.-]+)'): resume it"),
+        lambda told: f"{told[1]}: {_resume(told[2])} goes on with it",
     ),
-    (re.compile(r"decide with question=(\d+)"), r"decide with --question \1"),
-    (re.compile(r", or pass allow_network_filesystem=True[^.;]*"), ""),
-    (re.compile(r"; for runs in memory use MemoryStore\(\)"), ""),
+    (
+        re.compile(r"decide with question=(\d+)"),
+        lambda told: f"decide with --question {told[1]}",
+    ),
+    (re.compile(r", or pass allow_network_filesystem=True[^.;]*"), lambda _: ""),
+    (re.compile(r"; for runs in memory use MemoryStore\(\)"), lambda _: ""),
 )
 
-# Commands in messages that are about the runs which this command is about.
-_COMMAND: Final = re.compile(r"`(agentor (?:runs|verify|resume|reject)\b(?![^`]*--store)[^`]*)`")
-WHERE: Final = "agentor.where"  # in the context: what `where` says
+# Commands that can be typed as they stand in a message; a verb alone that needs more words is only spoken of.
+_COMMAND: Final = re.compile(
+    r"`(agentor (?:(?:runs|verify|pending|outbox|tail)\b[^`]*|[a-z]+ [^`]+))`"
+)
+WHERE: Final = "agentor.where"  # in the context: the store that commands must name to find it
 
 
-def where() -> str:
-    """The option that a command needs to find the store of this one, with a space before it; "" if it looks there by itself."""
+def typed(verb: str, *words: str, options: Sequence[str] = ()) -> str:
+    """A command about the store of this one, as one types it."""
+    return command(verb, *words, options=[*options, *_where()])
+
+
+def _where() -> list[str]:
+    """The option that a command needs to find the store of this one; none if it looks there by itself."""
     verb = click.get_current_context(silent=True)
-    return str(verb.meta.get(WHERE, "")) if verb else ""
+    path = verb.meta.get(WHERE) if verb else None
+    return ["--store", path] if path else []
 
 
 def counted(count: int, one: str) -> str:
@@ -86,17 +97,23 @@ def _in_one_line(text: str) -> str:
 
 def advised(text: str) -> str:
     """What the library says, with commands that work as they stand."""
-    app = _app().replace("\\", r"\\")
-    for pattern, words in _ADVICE:
-        text = pattern.sub(words.replace("{app}", app), text)
-    return _COMMAND.sub(lambda command: f"`{command[1]}{where()}`", text)
+    for pattern, in_our_words in _ADVICE:
+        text = pattern.sub(in_our_words, text)
+    return _COMMAND.sub(lambda found: f"`{_with_store(found[1])}`", text)
 
 
-def _app() -> str:
-    """The agent as the command names it; APP for a verb that takes none."""
+def _with_store(text: str) -> str:
+    try:
+        return text if "--store" in text else with_options(text, _where())
+    except ValueError:  # a backtick in a name has cut it off
+        return text
+
+
+def _resume(run_id: str) -> str:
+    """Of the agent as this command names it; of APP for a verb that takes none."""
     verb = click.get_current_context(silent=True)
-    named = verb.params.get("target") if verb else None
-    return shlex.quote(named) if named else "APP"
+    app = verb.params.get("target") if verb else None
+    return f"`{typed('resume', app or 'APP', run_id)}`"
 
 
 def _later() -> str:

@@ -7,7 +7,7 @@ import functools
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 import click
@@ -130,7 +130,8 @@ def worker(
         agent_with_store(target, store_path, make_store=make_store) as agent,
     ):
         work = agent.worker(until_idle=until_idle, **how)
-        work.watch = functools.partial(_print_step_as_json, out) if as_json else _print_step
+        watch = functools.partial(_print_step_as_json, out) if as_json else _print_step
+        work.watch = _of_this_command(watch)
         if not as_json:
             click.echo(f"Working for {one_line(agent.name, 80)!r}. Ctrl-C stops.", err=True)
         report = stops.run(work)
@@ -140,6 +141,17 @@ def worker(
         click.get_current_context().exit(_INTERRUPTED)
     if until_idle and not stops.asked and (report.parked or report.failed):
         click.get_current_context().exit(1)
+
+
+def _of_this_command(watch: Callable[[Step], None]) -> Callable[[Step], None]:
+    """So that steps are told in the words of this command, in whatever thread the worker tells them."""
+    verb = click.get_current_context()
+
+    def told(step: Step) -> None:
+        with verb.scope(cleanup=False):
+            watch(step)
+
+    return told
 
 
 def _print_step(step: Step) -> None:
@@ -154,7 +166,9 @@ def _print_step(step: Step) -> None:
 
 
 def _print_step_as_json(out: TextIO, step: Step) -> None:
-    click.echo(json.dumps({**dataclasses.asdict(step), "at": clock.now()}), file=out)
+    error = None if step.error is None else advised(step.error)
+    told = {**dataclasses.asdict(step), "error": error, "at": clock.now()}
+    click.echo(json.dumps(told), file=out)
 
 
 def _summary(report: WorkReport) -> str:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from agentor.commands import command
 from agentor.engine.events import Event, without_repeats
 from agentor.engine.replay import replay
 from agentor.engine.store.copying import check_whole
@@ -182,9 +183,9 @@ def _files_at(path: Path) -> list[Path]:
     if not is_there:
         raise ConfigError(f"there is no file or directory {path}")
     if path.suffix != SUFFIX:
+        out = command("export", "DIR", options=["--jsonl", "--store", str(path)])
         raise ConfigError(
-            f"{path} is no {SUFFIX} file; runs of a SQLite store are moved by "
-            "`agentor export --jsonl` from there and `agentor import` of what it wrote"
+            f"{path} is no {SUFFIX} file; runs of a SQLite store are moved by `{out}` and `agentor import DIR`"
         )
     return [path]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from agentor.engine.events import Event
+from agentor.engine.events import Event, RunStatus
 from agentor.engine.store import FileStore, MemoryStore, SQLiteStore, fork_run
 from agentor.errors import ConfigError
 
@@ -69,6 +69,44 @@ def test_a_prune_by_what_is_none_of_it_is_a_config_error_that_names_it(
     with pytest.raises(ConfigError, match=f"{name}="):
         store.prune(**{name: value})
     assert store.list_runs() == ["run"]
+
+
+def chosen(store: Any, status: Any) -> list[str]:
+    """The runs of a status, by each verb that takes one."""
+    pruned: list[str] = store.prune(status=status, dry_run=True).run_ids
+    if isinstance(store, SQLiteStore) and isinstance(status, str):
+        assert store.list_runs(status=status) == pruned
+        assert [row.run_id for row in store.runs(status=status)] == pruned
+        assert store.list_runs(status=status, agent="nobody") == []
+    return pruned
+
+
+@pytest.mark.parametrize("status", ["running", "queued", "damaged", "unfinised", "Failed", ""])
+def test_a_status_that_no_run_can_have_is_a_config_error_that_says_which_there_are(
+    store: Any, status: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"unfinished") as refused:
+        store.prune(status=["completed", status])
+    assert repr(status) in str(refused.value)
+    assert store.list_runs() == ["run"]
+    if isinstance(store, SQLiteStore):
+        for look in (store.list_runs, store.runs):
+            with pytest.raises(ConfigError, match=r"unfinished"):
+                look(status=status, limit=1)
+
+
+def test_every_status_that_a_run_can_have_can_be_asked_for(store: Any) -> None:
+    for status in ("unfinished", *get_args(RunStatus)):
+        assert chosen(store, status) == ["run"] * (status == "completed")
+
+
+def test_a_status_that_we_do_not_know_is_found_as_long_as_a_log_has_it(store: Any) -> None:
+    store.append("theirs", Event("run_end", status="timed out"))
+    assert chosen(store, "timed out") == ["theirs"]
+    assert chosen(store, ["timed out", "failed"]) == ["theirs"]
+    store.delete("theirs")
+    with pytest.raises(ConfigError, match="timed out"):
+        chosen(store, "timed out")
 
 
 @pytest.mark.parametrize("since", NO_NUMBERS, ids=lambda since: type(since).__name__)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from agentor.engine import clock
 from agentor.engine.store.protocol import Removed, check_number, check_run_id, shown
-from agentor.engine.store.summary import UNFINISHED
+from agentor.engine.store.summary import STATUSES, UNFINISHED, no_such_status
 from agentor.errors import ConfigError
 
 Age: TypeAlias = float | timedelta | datetime
@@ -43,10 +43,17 @@ class Choice:
         return cls(before, statuses, keep or 0, None if only is None else _ids(only))
 
     def of(self, runs: Iterable[tuple[str, str, float]]) -> list[tuple[str, float]]:
-        """Which of the runs `(run_id, status, changed_at)`, oldest first; as `(run_id, changed_at)`."""
-        of_status = [
-            (run_id, changed_at) for run_id, status, changed_at in runs if self._takes(status)
-        ]
+        """Which of the runs `(run_id, status, changed_at)`, of all there are, oldest first; as `(run_id, changed_at)`.
+
+        `ConfigError`: a status that we do not know, and that none of the runs has.
+        """
+        of_status, seen = [], set(STATUSES)
+        for run_id, status, changed_at in runs:
+            seen.add(status)
+            if self._takes(status):
+                of_status.append((run_id, changed_at))
+        for status in sorted((self.statuses or frozenset()) - seen):
+            raise no_such_status(status)
         old = of_status[: max(len(of_status) - self.keep, 0)]
         return [each for each in old if self._is_meant(*each)]
 

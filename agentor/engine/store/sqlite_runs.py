@@ -16,7 +16,14 @@ from agentor.engine.store import sqlite_log as log
 from agentor.engine.store.protocol import check_number, check_run_id, check_signal, shown
 from agentor.engine.store.sqlite_deleting import name_before
 from agentor.engine.store.sqlite_file import SCHEMA_VERSION, schema_sql
-from agentor.engine.store.summary import COUNTS, UNFINISHED, own_times, summary
+from agentor.engine.store.summary import (
+    COUNTS,
+    STATUSES,
+    UNFINISHED,
+    no_such_status,
+    own_times,
+    summary,
+)
 from agentor.engine.strict_json import clean_text
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError
 
@@ -187,11 +194,19 @@ def page(
         SELECT {_COLUMNS}, {_BEGUN}, {_BRANCHED}, number FROM agentor_runs WHERE {where}
         ORDER BY number {order} LIMIT :limit"""
     found: list[Any] = connection.execute(query, bindings).fetchall()
+    if status is not None and not found:
+        _check_status(connection, bindings["status"])
     rows = [_timed(_row(columns), begun, branched) for *columns, begun, branched, _ in found]
     places.shown({row.run_id: int(columns[-1]) for row, columns in zip(rows, found, strict=True)})
     for end in {0, len(rows) - 1} if rows else ():
         places.remember(rows[end].run_id, int(found[end][-1]))
     return rows[::-1] if newest else rows
+
+
+def _check_status(connection: apsw.Connection, status: str) -> None:
+    query = "SELECT EXISTS (SELECT 1 FROM agentor_runs WHERE status = ?)"
+    if status not in STATUSES and not connection.execute(query, (status,)).get:
+        raise no_such_status(status)
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
-from agentor.engine.events import FORK, GENERATION, MOST, RUN_END, RUN_START, Event, Usage
+from agentor.engine.events import (
+    FORK,
+    GENERATION,
+    MOST,
+    RUN_END,
+    RUN_START,
+    Event,
+    RunStatus,
+    Usage,
+)
 from agentor.engine.strict_json import clean_text
+from agentor.errors import ConfigError
 
 UNFINISHED = "unfinished"
+STATUSES = (UNFINISHED, *get_args(RunStatus))  # those that we write; a log of others may tell any
 _FIELDS = tuple(Usage.__slots__)
 COUNTS = ("turns", *_FIELDS)  # these add up; every other column of a summary is replaced
 _OPEN = {"status": UNFINISHED, "ended_at": None, "error": None}
@@ -73,6 +84,15 @@ def branched_from(
 def status_of(events: Iterable[Event]) -> str:
     """That of the last run_end; "unfinished" without one."""
     return str(summary(events).get("status", UNFINISHED))
+
+
+def no_such_status(status: str) -> ConfigError:
+    """For one that we never write and that no log in the store tells."""
+    if status in ("running", "queued"):
+        told = f"a run that is {status} has the status {UNFINISHED!r}; whether somebody works on it says store.holder(run_id)"
+    else:
+        told = f"give one of {', '.join(STATUSES)}"
+    return ConfigError(f"status={status!r}: no run in this store has it; {told}")
 
 
 def _count(counts: dict[str, int], usage: Usage) -> None:

@@ -1,4 +1,4 @@
-"""How the program ends when nobody reads what it prints any more, when that cannot be written, or when Ctrl-C comes before
+"""How the program ends when nobody reads what it prints any more, when that cannot be written or has no place, or when Ctrl-C comes before
 a verb has begun.
 
 Python ignores SIGPIPE, and so must we: a worker's connection that breaks is no reason to die. What is left to do is
@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import select
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from click.exceptions import Abort, Exit
 
 from agentor.cli.options import Failure, Interrupted
 from agentor.errors import AgentorError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 NOBODY_READS = 141  # what shells say of a program that SIGPIPE ended
@@ -32,6 +36,7 @@ def in_good_order() -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()  # or the interpreter would complain of it at its end
+            _refuse_if_lost(sys.stdout)
     except BrokenPipeError as error:
         if not _nobody_reads(sys.stdout):
             raise
@@ -72,10 +77,31 @@ def _is_of_the_output(error: OSError) -> bool:
     return False
 
 
+class _Lost(io.FileIO):
+    """Instead of a stream that whoever started us has closed. A worker, and what tools print, go on; what a verb had to say
+    is known to be lost at its end."""
+
+    is_lost = False
+
+    def __init__(self) -> None:
+        super().__init__(os.devnull, "w")
+
+    def write(self, data: Buffer) -> int:
+        self.is_lost = True
+        return super().write(data)
+
+
 def _replace_what_is_closed() -> None:
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # whoever started us has closed it
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for the rest of our life
+        if getattr(sys, name) is None:
+            stream = io.TextIOWrapper(io.BufferedWriter(_Lost()), encoding="utf-8")
+            setattr(sys, name, stream)
+
+
+def _refuse_if_lost(stream: TextIO) -> None:
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    if isinstance(raw, _Lost) and raw.is_lost:
+        raise Failure(AgentorError("standard output cannot be written: it is closed"))
 
 
 def _to_nowhere(stream: TextIO) -> None:

@@ -216,7 +216,7 @@ def _ask(store: Store, run_ids: list[str], yes: bool) -> None:
     """Return if it was said beforehand, or is said now."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: closed from the start
         raise ConfigError("nobody is there to ask; say --yes to delete without a question")
     _show(store, run_ids)
     click.confirm(f"Delete {counted(len(run_ids), 'run')} for good?", abort=True, err=True)

@@ -12,6 +12,7 @@ import click
 import pytest
 from stored_runs import BODIES, Program, write
 
+from agentor import SQLiteStore
 from agentor.cli.ending import in_good_order
 from agentor.cli.options import Interrupted
 
@@ -85,14 +86,57 @@ def test_what_cannot_be_written_is_one_line(
     assert (done.returncode, done.stderr) == (1, told)
 
 
-@pytest.mark.parametrize("words", READING[1:2], ids=" ".join)
-def test_without_a_standard_output_there_is_nothing_to_say(
+CLOSED = "Error: standard output cannot be written: it is closed\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *READING,
+        ("resume", "app.py:agent", "r1"),
+        ("export", "out.db", "--force"),
+        ("prune", "--keep", "0", "--yes"),
+    ],
+    ids=" ".join,
+)
+def test_whoever_has_closed_standard_output_is_told_that_nothing_can_be_said_there(
     place: Path, words: Sequence[str]
 ) -> None:
     write("runs.db", "r1", BODIES)
-    closing = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "agentor", *words]
-    done = subprocess.run(closing, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    told = closed(">&-", words)
+    assert told.returncode == 1
+    assert told.stderr.endswith(CLOSED)
+    assert closed(">&- 2>&-", words).returncode == 1
+
+
+def test_a_verb_that_has_nothing_to_say_there_needs_no_standard_output(place: Path) -> None:
+    write("runs.db", "r1", BODIES)
+    nothing = closed(">&-", ("tail", "--timeout", "0"))
+    assert (nothing.returncode, nothing.stderr) == (0, "")
+    wrong = closed(">&-", ("show", "nobody"))
+    assert wrong.returncode == 1
+    assert "no run 'nobody'" in wrong.stderr
+    assert CLOSED not in wrong.stderr
+
+
+def test_a_worker_whose_standard_output_is_closed_does_its_work(place: Path) -> None:
+    write("runs.db", "r1", BODIES[:1])
+    done = closed(">&-", ("worker", "app.py:agent", "--until-idle"))
+    assert (done.returncode, done.stderr.endswith(CLOSED)) == (1, True)
+    with SQLiteStore("runs.db") as store:
+        assert store.list_runs(status="completed") == ["r1"]
+
+
+@pytest.mark.parametrize("words", ["prune --keep 0", "delete r1"])
+def test_where_standard_input_is_closed_nobody_is_there_to_ask(place: Path, words: str) -> None:
+    write("runs.db", "r1", BODIES)
+    asked = closed("<&-", words.split())
+    assert (asked.returncode, "nobody is there to ask" in asked.stderr) == (2, True)
+
+
+def closed(how: str, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    closing = ["sh", "-c", f'exec "$@" {how}', "sh", sys.executable, "-m", "agentor", *words]
+    return subprocess.run(closing, stderr=subprocess.PIPE, text=True)
 
 
 def test_another_file_that_cannot_be_written_is_another_error() -> None:

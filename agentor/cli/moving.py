@@ -90,7 +90,8 @@ def _export_runs(
     if done.left:
         told = f"{_runs(len(done.left))} left in {out} that no export has written as it is: {some(done.left)}. An import takes that in, too."
         click.echo(one_line(told, 1000), err=True)
-    letters = tell_letters_stay(store, set(done.runs), "in this store, which still delivers them")
+    stay = "in this store, which still delivers them"
+    letters = tell_letters_stay(store, set(done.runs), stay, all_others=not run_ids)
     summary = {"out": out, "runs": len(done.runs), "letters": letters}
     summary |= {"removed": done.removed, "left": done.left}
     gone = f", {len(done.removed)} of an earlier export taken away" if done.removed else ""

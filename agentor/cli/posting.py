@@ -59,21 +59,29 @@ def outbox(
         click.get_current_context().exit(1)
 
 
-def tell_letters_stay(store: Store, run_ids: Collection[str], where: str) -> int | None:
-    """Say on standard error which letters of these runs do not go where the runs go; how many, None if nobody knows."""
-    if not isinstance(store, ShowsLetters) or not run_ids:
+def tell_letters_stay(
+    store: Store, run_ids: Collection[str], where: str, *, all_others: bool = False
+) -> int | None:
+    """Say on standard error which letters of these runs do not go where the runs go; how many, None if nobody knows.
+    `all_others`: also those of runs that are deleted, or not among these for another reason."""
+    if not isinstance(store, ShowsLetters) or not (run_ids or all_others):
         return 0
     try:
-        count = sum(letter.run_id in run_ids for letter in store.letters())
+        letters = store.letters()
     except StoreError as error:  # the file is damaged
         click.echo(
             one_line(f"Which letters are not delivered cannot be read: {error}", 1000), err=True
         )
         return None
+    own = sum(letter.run_id in run_ids for letter in letters)
+    others = len(letters) - own if all_others else 0
+    count = own + others
     if count:
         one = count == 1
+        whose = "this run" if len(run_ids) == 1 else "these runs"
+        of = f"({others:,} of runs that are deleted or damaged)" if others else f"of {whose}"
         click.echo(
-            f"{counted(count, 'letter')} of {'this run' if len(run_ids) == 1 else 'these runs'} "
+            f"{counted(count, 'letter')} {of} "
             f"{'is' if one else 'are'} not delivered yet and {'stays' if one else 'stay'} {where}: {typed('outbox')}",
             err=True,
         )

@@ -128,6 +128,25 @@ def test_export_to_files_says_how_many_letters_it_leaves_behind(
     assert len(read_json(program("outbox", "--json"))) == 1
 
 
+@pytest.mark.parametrize("deleted", [("run",), ("run", "other")])
+def test_an_export_of_all_runs_counts_every_letter_that_the_file_would_take_along_when_it_goes(
+    program: Program, post: Agentor, deleted: tuple[str, ...]
+) -> None:
+    for run_id in ("other", "third"):
+        post.run("go", run_id=run_id)
+    program("delete", *deleted, "--yes")
+    result = program("export", "--jsonl", "out", "--json")
+    there = read_json(program("outbox", "--json"))
+    assert read_json(result)["letters"] == len(there) == 5
+    gone = sum(letter["run_id"] in deleted for letter in there)
+    assert f"5 letters ({gone} of runs that are deleted or damaged) are not" in result.stderr
+    only = program("export", "--jsonl", "only", "--run", "third", "--json")
+    assert read_json(only)["letters"] == 2
+    assert "2 letters of this run are not" in only.stderr
+    program("delete", "other", "third", "--yes")
+    assert read_json(program("export", "--jsonl", "none", "--json"))["letters"] == 5
+
+
 @pytest.mark.parametrize(
     "verb", [("delete", "run", "other"), ("prune", "--keep", "0")], ids=["delete", "prune"]
 )

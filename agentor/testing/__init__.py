@@ -8,12 +8,14 @@
                      it is `crashtest_fixture`, and what several can share `Processes`
     StoreContract    the tests that every store has to pass, your own included
 
-Names are loaded when they are used, so a test that needs one of them does not pay for all.
+Names are loaded when they are used, so a test that needs one of them does not pay for all. `StoreContract` and
+`crashtest_fixture` need pytest; the others do without.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -70,15 +72,19 @@ __all__ = [
     "sse",
 ]
 
+_FOR_PYTEST = ("StoreContract", "crashtest_fixture")
+if importlib.util.find_spec("pytest") is None:
+    for each in _FOR_PYTEST:
+        __all__.remove(each)  # what `import *` brings has to be there
+
 _WITH_ASSERTS = (
     "store_contract",
     "contract",
     *(f"contract_{part}" for part in ("deleting", "offers", "tailing")),
 )
-if (
-    "pytest" in sys.modules
-):  # before any of them is loaded: else a failing assert would not show its values
-    sys.modules["pytest"].register_assert_rewrite(*(f"{__name__}.{name}" for name in _WITH_ASSERTS))
+if pytest := sys.modules.get("pytest"):
+    # Before any of them is loaded: else a failing assert would not show its values.
+    pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in _WITH_ASSERTS))
 
 
 def __getattr__(name: str) -> Any:
@@ -86,7 +92,13 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.faults")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    try:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        told = f"agentor.testing.{name} is for pytest, which is not installed: pip install pytest"
+        raise ModuleNotFoundError(told, name="pytest") from error
 
 
 def __dir__() -> list[str]:

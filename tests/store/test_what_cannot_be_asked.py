@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agentor.engine.events import Event, RunStatus
+from agentor.engine.events import Event, RunStatus, Usage
 from agentor.engine.store import FileStore, MemoryStore, SQLiteStore, fork_run
-from agentor.errors import ConfigError
+from agentor.errors import ConfigError, SequenceConflictError, StoreError
 
 TOO_LARGE = [2**63, 2**70, 10**400, 10**5000, -(2**70), -(10**5000)]
 NO_COUNTS = [True, 1.0, 1.5, "2", b"2", float("nan"), [], *TOO_LARGE]
@@ -135,6 +139,50 @@ def test_whoever_asks_is_kept_in_valid_unicode_and_is_text(store: Any) -> None:
     assert store.asked("run") == []
     store.ask("run", "cancel", by="Ada \ud800")
     assert store.asked_by("run", "cancel") == "Ada \ufffd"
+
+
+NO_EVENTS: list[Any] = [
+    *(None, "message", 5, b"", {"type": "message"}, [], Event, object()),
+    *(Event("message", seq=seq) for seq in ("4", 4.0, True, [4], {})),
+    *(Event(kind) for kind in (None, 5, b"message", ["message"])),
+    *(Event("generation", usage=usage) for usage in (3, {"input_tokens": 1}, "none")),
+    *(Event("message", **{name: 5}) for name in ("text", "calls", "messages", "status", "queued")),
+    *(Event("generation", calls=calls) for calls in ("x", [5], {"a": 1})),
+    *(Event("message", **{name: "1"}) for name in ("kept", "turn", "started_at", "forked_at")),
+    *(Event("message", extra=extra) for extra in ({"type": 5}, {"text": []}, "x", 5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", NO_EVENTS, ids=range(len(NO_EVENTS)))
+def test_what_is_no_event_is_a_value_or_type_error_and_nothing_is_written(
+    store: Any, event: Any
+) -> None:
+    before = store.load("run")
+    for append in (
+        store.append,
+        lambda run_id, each: store.append_many(run_id, [Event("message"), each]),
+    ):
+        for run_id in ("run", "new"):
+            with pytest.raises((ValueError, TypeError)) as refused:
+                append(run_id, event)
+            assert not isinstance(refused.value, StoreError)
+    assert (store.load("run"), store.list_runs()) == (before, ["run"])
+    store.append("run", Event("message", text="after"))
+
+
+FIELDS = [field.name for field in dataclasses.fields(Event)]
+VALUES = st.sampled_from(
+    [None, "a", "", 0, 1, -1, 2**70, 1.5, True, [], ["a"], [{}], {}, {"a": 1}, Usage(1, 2, 3), b"b"]
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4))
+def test_what_append_has_acknowledged_can_be_loaded(fields: dict[str, Any]) -> None:
+    store = MemoryStore()
+    with contextlib.suppress(ValueError, TypeError, SequenceConflictError):
+        store.append("run", Event(**{"type": "message", **fields}))
+    for loaded in store.load("run"):
+        assert loaded.seq == 1
 
 
 NO_TEXTS = [None, 5, True, b"Ada", ["Ada"], {}, "", "\ud800"]

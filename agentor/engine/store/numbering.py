@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agentor.engine import strict_json
-from agentor.engine.events import Event
+from agentor.engine.events import Event, Usage
 from agentor.engine.store.protocol import check_seq
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, SequenceConflictError
 
@@ -15,20 +15,31 @@ NESTING_THAT_ALL_READ = 200  # levels
 def bodies_after(run_id: str, last_seq: int, events: Sequence[Event]) -> list[str]:
     """The bodies of `events`, numbered from `last_seq + 1`.
 
-    `SequenceConflictError` if an event names another seq; ValueError or TypeError if one is no JSON. Either
-    way before anything was written, so that a refusal refuses all of them.
+    `SequenceConflictError` if an event names another seq; ValueError or TypeError if one is no event, no JSON, or nothing
+    that could be loaded again. Either way before anything was written, so that a refusal refuses all of them.
     """
     bodies = []
     for seq, event in enumerate(events, last_seq + 1):
+        _check(event)
         if event.seq is not None and event.seq != seq:
             raise SequenceConflictError(run_id, event.seq, seq)
         bodies.append(_body(event, seq))
     return bodies
 
 
+def _check(event: Event) -> None:
+    if not isinstance(event, Event):
+        raise TypeError(f"give an Event, not {type(event).__name__}")
+    if event.seq is not None and type(event.seq) is not int:
+        raise TypeError(f"seq={event.seq!r}: give a whole number, or none for the next")
+    if event.usage is not None and not isinstance(event.usage, Usage):
+        raise TypeError(f"usage is a Usage, not {type(event.usage).__name__}")
+
+
 def _body(event: Event, seq: int) -> str:
     body = event.to_dict()
     body["seq"] = seq
+    Event.from_dict(body)  # what cannot be read is not acknowledged
     try:
         text = strict_json.dumps(body)
     except RecursionError:

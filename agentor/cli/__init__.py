@@ -40,6 +40,9 @@ _VERBS: Final = {
 }
 
 
+_AS_ELSEWHERE: Final = {"list": "runs", "ls": "runs", "rm": "delete"}
+
+
 class _Verbs(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # prints --help, too
         try:
@@ -62,10 +65,11 @@ class _Verbs(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], _VERBS, n=1)
-            if not near:
+            near = [_AS_ELSEWHERE.get(args[0]), *difflib.get_close_matches(args[0], _VERBS, n=1)]
+            meant = next(filter(None, near), None)
+            if meant is None:
                 raise
-            told = f"{error.format_message()} Did you mean {near[0]!r}?"
+            told = f"{error.format_message()} Did you mean {meant!r}?"
             raise click.UsageError(told, error.ctx) from error
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from agentor.cli import console
-from agentor.cli.options import Verb, debug_option, json_option, store_option
+from agentor.cli.options import Place, Verb, debug_option, json_option, store_option
 from agentor.cli.plain import one_line
 from agentor.cli.posting import tell_letters_stay
 from agentor.cli.stores import DEFAULT_STORE, existing_store, made_store, note_where
@@ -40,7 +40,7 @@ class BacksUp(Protocol):
     short_help="Write runs to tables to analyse, or to JSONL files.",
     epilog="agentor export analysis.db\nagentor export --jsonl elsewhere/ --run RUN",
 )
-@click.argument("out", metavar="OUT")
+@click.argument("out", metavar="OUT", type=Place())
 @click.option(
     "--jsonl", is_flag=True, help="Make OUT a directory of JSONL files, one per run, to move runs."
 )
@@ -105,7 +105,7 @@ def _export_runs(
     short_help="Add runs from JSONL files to a store.",
     epilog="agentor import elsewhere/\nagentor import runs/one.jsonl runs/two.jsonl --store runs.db",
 )
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.argument("paths", metavar="PATH...", type=Place(), nargs=-1, required=True)
 @click.option(
     "--on-conflict",
     type=click.Choice(["skip", "fail"]),
@@ -176,7 +176,7 @@ def _story(done: Imported) -> str:
     short_help="Copy a SQLite store while it is in use.",
     epilog="agentor backup backups/monday.db --store runs.db",
 )
-@click.argument("out", metavar="OUT")
+@click.argument("out", metavar="OUT", type=Place())
 @store_option("The SQLite file to copy.  [default: runs.db]")
 @json_option
 @debug_option

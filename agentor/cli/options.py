@@ -94,6 +94,17 @@ class Seconds(click.FloatRange):
         return seconds
 
 
+class Place(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic in newer clicks only
+    """A path, which is not empty: else the current directory, or what is there by default, would be meant by mistake."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value:
+            self.fail("an empty text is no path; is a variable unset?", param, ctx)
+        return str(value)
+
+
 def told(
     error: BaseException, failure: Callable[[BaseException], Failure] = Failure
 ) -> BaseException:
@@ -106,6 +117,7 @@ def store_option(help: str = "") -> Callable[[_Function], _Function]:
     return click.option(
         "--store",
         "store_path",
+        type=Place(),
         metavar="PATH",
         envvar="AGENTOR_STORE",
         show_envvar=True,

@@ -72,12 +72,12 @@ class Overview:
         return {**values, "usage": self.usage.to_dict(), "worker": worker}
 
     def took(self, now: float) -> str:
-        """How long it took; of an unfinished one how long it has taken until now."""
-        if self.started_at is None:
-            return ""
-        if self.ended_at is None:
+        """How long it took; of an unfinished one how long it has taken until now; "" where the log does not tell."""
+        if self.started_at is not None and self.ended_at is not None:
+            return between(self.started_at, self.ended_at)
+        if self.started_at is not None and self.status == UNFINISHED:
             return f"{between(self.started_at, now)} so far"
-        return between(self.started_at, self.ended_at)
+        return ""
 
 
 def overview(run_id: str, log: Iterable[Event]) -> Overview:

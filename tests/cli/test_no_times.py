@@ -6,6 +6,7 @@ import pytest
 from stored_runs import BODIES, Program, write
 
 from agentor.cli.deciding import _since
+from agentor.cli.overview import STATUSES
 
 NO_TIMES = [10**400, -(10**400), 1.7e308, -1.7e308, 0]
 
@@ -33,3 +34,14 @@ def test_a_run_is_shown_whatever_its_log_calls_a_time(
 @pytest.mark.parametrize("since", NO_TIMES, ids=_short)
 def test_a_question_is_shown_whatever_its_log_calls_a_time(since: float) -> None:
     assert _since(since).startswith("since ")
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_only_an_unfinished_run_has_taken_so_long_so_far(
+    program: Program, store_path: str, status: str
+) -> None:
+    end = [] if status == "unfinished" else [{"type": "run_end", "status": status}]
+    write(store_path, "run", [*BODIES[:-1], *end])
+    for words in (["runs"], ["show", "run"]):
+        shown = program(*words, "--store", store_path).stdout
+        assert ("so far" in shown) == (status == "unfinished")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from stored_runs import BODIES, Program, read_json, write
 
 from agentor.engine.store import FileStore, SQLiteStore
 from agentor.engine.store.owner import owner_id
+from agentor.errors import ConfigError
 
 STRICT = """
 from agentor import Agentor, function_tool
@@ -159,3 +161,47 @@ def test_a_number_beyond_all_floats_is_told_by_verify_and_shown_as_json(
     verified = program("verify", "--store", "runs")
     assert verified.exit_code == 1
     assert "run r: seq 1: a number is too large for a float" in verified.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["backup", ""],
+        ["export", ""],
+        ["export", "--jsonl", ""],
+        ["import", ""],
+        ["import", "run.jsonl", "--store", ""],
+        ["runs", "--store", ""],
+        ["prune", "--keep", "0", "--yes", "--store", ""],
+        ["resume", "app.py:agent", "run", "--store", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_refused_and_is_neither_this_directory_nor_the_usual_store(
+    program: Program, place: Path, words: list[str]
+) -> None:
+    write("runs.db", "run", BODIES)
+    (place / "run.jsonl").write_text("")
+    before = sorted(os.listdir())
+    result = program(*words)
+    assert result.exit_code == 2
+    assert "an empty text is no path" in result.stderr
+    assert (sorted(os.listdir()), result.stdout) == (before, "")
+
+
+def test_a_backup_to_an_empty_path_is_a_config_error_that_asks_for_a_file(
+    empty_place: Path,
+) -> None:
+    with SQLiteStore("runs.db") as store, pytest.raises(ConfigError, match="name of a new file"):
+        store.backup("")
+
+
+@pytest.mark.parametrize(
+    ("kind", "meant"), [("list", "runs"), ("ls", "runs"), ("rm", "delete"), ("rns", "runs")]
+)
+def test_a_verb_that_other_programs_have_is_answered_with_the_one_that_is_meant(
+    program: Program, kind: str, meant: str
+) -> None:
+    told = program(kind)
+    assert (told.exit_code, f"Did you mean {meant!r}?" in told.stderr) == (2, True)
+    assert "Did you mean" not in program("xyzzy").stderr

@@ -18,6 +18,7 @@ import apsw
 
 from agentor.engine.store.sqlite_file import explained, full_path
 from agentor.engine.store.whole_file import sync_directory, whole_file
+from agentor.errors import ConfigError
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -31,6 +32,8 @@ def backup(
 
     `progress` is called with the pages copied and the pages in all. `ConfigError` if `path` exists.
     """
+    if not os.fspath(path):
+        raise ConfigError("a backup needs the name of a new file")
     path = Path(full_path(path))
     with whole_file(path) as scratch:
         # The same VFS: if it encrypts the file, it encrypts the copy.

@@ -95,8 +95,9 @@ def prune(
 ) -> None:
     """Delete the runs that everything given applies to.
 
-    Unfinished and paused runs are spared unless --status names them, and so are runs that somebody works on. Forks of a
-    deleted run keep all they have.
+    Unfinished and paused runs are spared unless --status names them. Runs that somebody works on are always spared,
+    and named; that is no failure, so the exit code is 0 even if nothing is left to delete. Forks of a deleted run
+    keep all they have.
     """
     if older_than is None and not statuses and keep is None:
         raise ConfigError("which runs? say --older-than AGE, --status STATUS or --keep N")

@@ -190,9 +190,12 @@ def test_delete_takes_nothing_if_one_is_not_there(program: Program, stored: str)
 def test_a_run_that_somebody_works_on_is_spared_and_told(program: Program, stored: str) -> None:
     store: Any = open_store(stored)
     store.acquire("finished", "somebody", 1000)
-    result = program("prune", "--keep", "0", "--yes", "--store", stored)
-    assert result.exit_code == 0
-    assert "1 run spared, since somebody works there: finished" in result.stderr
+    for status in ("--status=completed", "--status=failed"):
+        result = program("prune", "--keep", "0", status, "--yes", "--store", stored)
+        assert result.exit_code == 0  # of a rule that is no failure, even if it takes nothing
+        spared = "1 run spared, since somebody works there: finished" in result.stderr
+        assert spared == (status == "--status=completed")
+        assert "0 runs deleted" in result.stdout
     result = program("delete", "finished", "killed", "--yes", "--store", stored)
     assert result.exit_code == 1
     assert "spared" in result.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 from agentor.engine import clock
 from agentor.engine.events import Event, Usage
 from agentor.engine.store import SQLiteStore, fork_run
-from agentor.errors import RunNotFoundError
+from agentor.engine.store.sqlite_file import schema_sql
+from agentor.engine.store.sqlite_makeshift import holds_runs
+from agentor.errors import RunNotFoundError, StoreError
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -413,3 +417,54 @@ def test_a_row_tells_turns_error_and_where_a_fork_came_from(path: Path) -> None:
         assert store.integrity_check() == []
         store.rebuild_runs()
         assert store.runs() == [run, early, middle]
+
+
+OURS = re.findall(r"^CREATE (TABLE|INDEX|TRIGGER) (\w+)", schema_sql(), re.MULTILINE)
+FOREIGN = {
+    "table": "CREATE TABLE {} (version TEXT)",
+    "view": "CREATE VIEW {} AS SELECT 'x' AS version",
+    "index": "CREATE TABLE mine (a); CREATE INDEX {} ON mine (a)",
+    "trigger": "CREATE TABLE mine (a); CREATE TRIGGER {} AFTER INSERT ON mine BEGIN DELETE FROM mine; END",
+}
+
+
+@pytest.mark.parametrize("name", [*(name for _, name in OURS), "Agentor_Runs", "AGENTOR_SCHEMA"])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_name_of_ours_that_somebody_else_has_is_told_and_nothing_is_changed(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    path = tmp_path / "app.db"
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        connection.execute(FOREIGN[kind].format(name))
+        before = connection.execute("SELECT * FROM sqlite_schema").fetchall()
+    for look in (SQLiteStore, holds_runs):
+        with pytest.raises(StoreError, match=f"its {kind} {name} was not made by agentor"):
+            look(str(path))
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        assert connection.execute("SELECT * FROM sqlite_schema").fetchall() == before
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["(version TEXT)", "(other)", "(version) AS SELECT 'first'", "(version) AS SELECT NULL"],
+)
+def test_a_table_of_versions_that_is_somebody_elses_is_told(tmp_path: Path, table: str) -> None:
+    path = str(tmp_path / "app.db")
+    columns, _, content = table.partition(" AS ")
+    with contextlib.closing(apsw.Connection(path)) as connection:
+        connection.execute(f"CREATE TABLE agentor_schema {columns}")
+        if content:
+            connection.execute(f"INSERT INTO agentor_schema {content}")
+    for look in (SQLiteStore, holds_runs):
+        with pytest.raises(StoreError, match="its table agentor_schema was not made by agentor"):
+            look(path)
+
+
+def test_other_names_that_begin_as_ours_are_in_nobodys_way(tmp_path: Path) -> None:
+    path = str(tmp_path / "app.db")
+    with contextlib.closing(apsw.Connection(path)) as connection:
+        connection.execute("CREATE TABLE agentor_mine (a); CREATE TABLE agentor (a)")
+    assert not holds_runs(path)
+    with SQLiteStore(path) as store:
+        store.append("run", Event("message"))
+        assert store.list_runs() == ["run"]

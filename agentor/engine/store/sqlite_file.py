@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.resources
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -213,14 +214,36 @@ def _start_wal_anew(connection: apsw.Connection, settings: Settings) -> None:
 
 
 def version_of(connection: apsw.Connection) -> int:
-    """0 for a file without our tables."""
+    """0 for a file without our tables. `StoreError` if somebody else has one of our names there."""
     # Read from the file: table_exists() answers from this connection's cache, which does not know yet of the
     # tables that another process has made since it was opened.
     if not connection.execute(
-        "SELECT count(*) FROM sqlite_schema WHERE name = 'agentor_schema'"
+        "SELECT count(*) FROM sqlite_schema WHERE name = 'agentor_schema' AND type = 'table'"
     ).get:
+        _refuse_foreign(connection)
         return 0
-    return int(connection.execute("SELECT coalesce(max(version), 0) FROM agentor_schema").get)
+    try:
+        found = connection.execute("SELECT max(version) FROM agentor_schema").get
+        return int(found)
+    except (apsw.SQLError, ValueError, TypeError) as error:
+        raise _foreign(connection, "table", "agentor_schema") from error
+
+
+def _refuse_foreign(connection: apsw.Connection) -> None:
+    ours = re.findall(r"^CREATE (?:TABLE|INDEX|TRIGGER) (\w+)", schema_sql(), re.MULTILINE)
+    names = ", ".join("?" * len(ours))
+    found: list[Any] = connection.execute(
+        f"SELECT type, name FROM sqlite_schema WHERE lower(name) IN ({names}) ORDER BY name", ours
+    ).fetchall()
+    if found and ("table", "agentor_schema") not in found:  # else all were made just now
+        raise _foreign(connection, *found[0])
+
+
+def _foreign(connection: apsw.Connection, kind: str, name: str) -> StoreError:
+    return StoreError(
+        f"{connection.filename}: its {kind} {name} was not made by agentor, which needs that name for itself; rename it, or "
+        "choose another file"
+    )
 
 
 def _upgrade(connection: apsw.Connection, version: int) -> int:

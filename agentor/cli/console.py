@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -31,6 +31,11 @@ EXPENDABLE = (
     "took",
     "worker",
 )  # in this order
+UNCUT = (
+    "run",
+    "key",
+)  # columns whose texts stay whole: one that is longer than the others stands out of its column
+_USUAL = 40  # characters of such a text that no column is too narrow for
 _INDENT = 24  # of the texts in a timeline
 _PIPE = 100  # columns, where no terminal says how many there are
 _MANY = 50  # items from which on progress is shown
@@ -56,7 +61,8 @@ def print_json(value: Any) -> None:
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     """A line per row, never broken; empty columns are left out, and so nothing is printed without rows. Where the
     terminal is too narrow, the columns of EXPENDABLE go, visibly."""
-    body = [[c if isinstance(c, Text) else Text(one_line(c, 80)) for c in row] for row in rows]
+    most = [1000 if heading in UNCUT else 80 for heading in headings]
+    body = [[_cell(*each) for each in zip(row, most, strict=True)] for row in rows]
     if not body:
         return
     columns = {
@@ -66,6 +72,8 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -
     }
     out = console()
     widths = {heading: max(cell.cell_len for cell in cells) for heading, cells in columns.items()}
+    if not _fits(widths, out.width):
+        widths |= {name: _usual_width(columns[name]) for name in UNCUT if name in columns}
     dropped = _drop_until_it_fits(widths, out.width)
     shown = {heading: columns[heading] for heading in widths}
     for cells in zip(*shown.values(), strict=True):
@@ -75,11 +83,27 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -
         out.print(Text(told, style="dim"), soft_wrap=True)
 
 
+def _cell(content: str | Text, most: int) -> Text:
+    return content if isinstance(content, Text) else Text(one_line(content, most))
+
+
+def _fits(widths: Mapping[str, int], room: int) -> bool:
+    return sum(widths.values()) + 2 * (len(widths) - 1) <= room
+
+
+def _usual_width(column: Sequence[Text]) -> int:
+    """Of a column that need not hold the few texts that are far longer than most."""
+    heading, *cells = column
+    lengths = sorted(cell.cell_len for cell in cells)
+    most = max(_USUAL, 2 * lengths[(len(lengths) - 1) // 2])
+    return max([heading.cell_len, *(length for length in lengths if length <= most)])
+
+
 def _drop_until_it_fits(widths: dict[str, int], room: int) -> list[str]:
     """Take columns out of `widths` until they fit into `room`; the names of those taken."""
     dropped = []
     for heading in EXPENDABLE:
-        if sum(widths.values()) + 2 * (len(widths) - 1) <= room:
+        if _fits(widths, room):
             break
         if widths.pop(heading, None):
             dropped.append(heading)

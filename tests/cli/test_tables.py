@@ -45,6 +45,27 @@ def test_a_narrow_terminal_loses_columns_and_says_which(monkeypatch: pytest.Monk
     assert lines[-1] == "Too narrow for: forked from. --json has everything."
 
 
+@pytest.mark.parametrize("width", [50, 80, 120])
+def test_one_very_long_id_stands_out_and_pushes_no_other_row(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    rows = [[f"run-{number}", "completed", "Ada", "12", ""] for number in range(9)]
+    rows.insert(4, ["x" * 128, "failed", "Bob", "3", ""])
+    heading, *lines = table(width, rows, monkeypatch)
+    assert heading == "run    status     agent  turns"
+    assert lines.pop(4).split() == ["x" * 128, "failed", "Bob", "3"]
+    assert lines == [f"run-{number}  completed  Ada       12" for number in range(9)]
+    wide = table(200, rows, monkeypatch)
+    assert {line.index("completed") for line in wide if "completed" in line} == {130}
+
+
+def test_ids_that_are_all_long_stay_aligned(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = table(
+        60, [["x" * 128, "failed", "", "", ""], ["y" * 90, "failed", "", "", ""]], monkeypatch
+    )
+    assert {line.find("failed") for line in lines[1:3]} == {130}
+
+
 def test_ids_stay_whole_however_narrow_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = table(20, ROWS, monkeypatch)
     assert lines[0].split() == ["run", "status"]

@@ -46,6 +46,15 @@ def test_a_run_is_not_even_begun_on_a_closed_store(tmp_path: Path) -> None:
     assert model.requests == []
 
 
+def test_a_closed_store_is_not_entered_again(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "runs.db") as store, store:
+        pass
+    begun = []
+    with pytest.raises(StoreClosedError), store:
+        begun.append("the block")
+    assert begun == []
+
+
 def test_a_lease_that_nobody_can_renew_any_more_is_lost_at_once(tmp_path: Path) -> None:
     async def hold() -> None:
         store = SQLiteStore(tmp_path / "runs.db", lease_ttl_s=30)

@@ -43,7 +43,7 @@ from agentor.engine.store.sqlite_runs import RunRow
 from agentor.engine.store.sqlite_transact import SQLiteTransaction
 from agentor.engine.store.tailing import Bell, Found, News, Tailing, deleted_meanwhile
 from agentor.engine.store.transacting import Letter, WaitingLetter
-from agentor.errors import ConfigError
+from agentor.errors import ConfigError, StoreClosedError
 
 __all__ = ["RunRow", "SQLiteStore"]
 
@@ -376,6 +376,8 @@ class SQLiteStore(OpenedFile, Tailing):
         return f"SQLiteStore({self.path!r})"
 
     def __enter__(self) -> Self:
+        if self._readers.is_closed:
+            raise StoreClosedError(self.path)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,7 +21,6 @@ from agentor.engine.events import Event, Message, PendingCall, RunResult
 from agentor.engine.lease import Keeper
 from agentor.engine.recorder import Recorder, off_loop
 from agentor.engine.replay import RunState
-from agentor.engine.responses import ModelResponse
 from agentor.engine.runner import Runner
 from agentor.engine.staged import Staged
 from agentor.engine.store import file, file_ends, sqlite_leases, sqlite_log
@@ -215,8 +214,8 @@ def digest_of_something_else() -> Iterator[None]:
     """A generation carries another digest than that of the conversation it was sent."""
     real = Asking._generation
 
-    def misread(self: Asking, state: RunState, response: ModelResponse, started_at: float) -> Event:
-        return real(self, state, response, started_at).with_(digest="0" * 32)
+    def misread(self: Asking, *reply: Any) -> Event:
+        return real(self, *reply).with_(digest="0" * 32)
 
     with mock.patch.object(Asking, "_generation", misread):
         yield

@@ -16,7 +16,7 @@ from typing import Any, Final
 from agentor import AgentorError, FileStore, SQLiteStore
 from agentor.engine import strict_json
 from agentor.engine.arguments import parse_arguments
-from agentor.engine.asking import _read as generation_of
+from agentor.engine.asking import _read as reply_of
 from agentor.engine.events import Event
 from agentor.engine.replay import replay, verify
 from agentor.engine.reply import BrokenReply, ReplyReader
@@ -87,7 +87,7 @@ def reply(data: bytes) -> None:
         response = reader.response()
     except BrokenReply:
         return
-    generation = generation_of(response)
+    generation = Event("generation", **reply_of(response))
     start = Event("run_start", messages=[{"role": "user", "content": "Hello"}])
     _check_events([start, generation])
 

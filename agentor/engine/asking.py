@@ -9,11 +9,11 @@ import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from agentor.engine import clock, strict_json
 from agentor.engine import events as ev
-from agentor.engine.events import Event, Message, Usage
+from agentor.engine.events import MOST, Event, Message, Usage
 from agentor.engine.lending import Lending
 from agentor.engine.models import is_unavailable
 from agentor.engine.outbox import Audience
@@ -69,13 +69,14 @@ class Asking:
         self._shown = False
         while True:
             self._check()
-            messages = self._lending.request(state.transcript, source_of(self.model))
+            model = self.model
+            messages = self._lending.request(state.transcript, source_of(model))
             try:
-                response = await self._reply(messages, tools, state.turn + 1)
+                response = await self._reply(model, messages, tools, state.turn + 1)
             except Exception as error:
                 self._fall_back(error)
             else:
-                return self._generation(state, response, started_at)
+                return self._generation(state, model, response, started_at)
 
     def _fall_back(self, error: Exception) -> None:
         if self._shown or self._current + 1 >= len(self._models) or not is_unavailable(error):
@@ -88,15 +89,17 @@ class Asking:
         )
         self._current += 1
 
-    async def _reply(self, messages: list[Message], tools: Tools, turn: int) -> ModelResponse:
+    async def _reply(
+        self, model: Model, messages: list[Message], tools: Tools, turn: int
+    ) -> ModelResponse:
         request: list[Any] = [messages, tools or None]
         if self._output is not None:
             request.append(self._output.response_format)
-        stream = getattr(self.model, "stream", None)
-        if self._audience.wants_text and stream is not None:
+        wants_text = self._audience.wants_text
+        if wants_text and (stream := getattr(model, "stream", None)) is not None:
             return await self._streamed(stream(*request), turn)
-        response = await self.model.complete(*request)
-        if self._audience.wants_text and getattr(response, "content", None):
+        response = await model.complete(*request)
+        if wants_text and getattr(response, "content", None):
             await self._show_text(response.content, turn)
         return response
 
@@ -123,30 +126,36 @@ class Asking:
         shown = strict_json.clean_text(str(text))
         await self._audience.show(Event(ev.TEXT_DELTA, text=shown, turn=turn))
 
-    def _generation(self, state: RunState, response: ModelResponse, started_at: float) -> Event:
+    def _generation(
+        self, state: RunState, model: Model, response: ModelResponse, started_at: float
+    ) -> Event:
         if not hasattr(response, "content") or not hasattr(response, "tool_calls"):
             raise ModelError(f"the model returned {type(response).__name__}, not a ModelResponse")
         try:
-            generation = _read(response)
+            read = _read(response)
         except (TypeError, ValueError, AttributeError) as error:
             raise ModelError(f"the model's reply cannot be recorded: {error}") from error
-        return generation.with_(
+        return Event(
+            ev.GENERATION,
+            **read,
             turn=state.turn + 1,
             digest=state.transcript.digest(),
-            model=name_of(self.model),
-            source=source_of(self.model),
-            **self._unfit(generation),
+            model=name_of(model),
+            source=source_of(model),
+            **self._unfit(read),
             started_at=started_at,
             ended_at=clock.now(),
         )
 
-    def _unfit(self, generation: Event) -> dict[str, Any]:
+    def _unfit(self, read: dict[str, Any]) -> dict[str, Any]:
         """The fields that say that an answer does not have the shape it must have."""
-        refused = (generation.provider_fields or {}).get("refusal")
-        cut = generation.finish_reason in CUT_REASONS
-        if self._output is None or generation.calls or cut or refused:
+        if self._output is None:
             return {}
-        if (unfit := self._output.unfit(generation.text or "")) is None:
+        refused = (read["provider_fields"] or {}).get("refusal")
+        cut = read["finish_reason"] in CUT_REASONS
+        if read["calls"] or cut or refused:
+            return {}
+        if (unfit := self._output.unfit(read["text"] or "")) is None:
             return {}
         return {"error": unfit, "correction": self._output.correction(unfit)}
 
@@ -163,25 +172,36 @@ def source_of(model: Model) -> str | None:
     return strict_json.clean_text(source) if isinstance(source, str) else None
 
 
-def _read(response: ModelResponse) -> Event:
+def _read(response: ModelResponse) -> dict[str, Any]:
+    """The fields of the generation that say what the reply was."""
     calls = [_call(call) for call in response.tool_calls or ()]
-    usage, extra = getattr(response, "usage", None), getattr(response, "extra", None)
-    return Event(
-        ev.GENERATION,
-        text=_text(response.content),
-        reasoning=_text(getattr(response, "reasoning", None)),
-        calls=calls or None,
-        usage=Usage.from_dict(_counts_of(usage)),
-        finish_reason=_text(getattr(response, "finish_reason", None)),
-        provider_fields=strict_json.clean(extra) or None if extra else None,
-    )
+    extra = getattr(response, "extra", None)
+    return {
+        "text": _text(response.content),
+        "reasoning": _text(getattr(response, "reasoning", None)),
+        "calls": calls or None,
+        "usage": _usage(getattr(response, "usage", None)),
+        "finish_reason": _text(getattr(response, "finish_reason", None)),
+        "provider_fields": strict_json.clean(extra) or None if extra else None,
+    }
 
 
-def _counts_of(usage: Any) -> dict[str, Any]:
+def _usage(usage: Any) -> Usage:
     """The counts of whatever a model gave as usage; none if it is nothing of the kind."""
     if isinstance(usage, dict):
+        return Usage.from_dict(usage)
+    counts = [getattr(usage, name, 0) for name in _COUNTS]
+    if (
+        type(usage) is Usage
+        and _WHOLE.issuperset(map(type, counts))
+        and 0 <= min(counts) <= max(counts) <= MOST
+    ):
         return usage
-    return {name: getattr(usage, name, 0) for name in Usage.__dataclass_fields__}
+    return Usage.from_dict(dict(zip(_COUNTS, counts, strict=True)))
+
+
+_COUNTS: Final = tuple(Usage.__dataclass_fields__)
+_WHOLE: Final = frozenset({int})
 
 
 def _text(value: Any) -> str | None:

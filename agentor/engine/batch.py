@@ -184,7 +184,8 @@ class Batch:
         return next(iter(begun or left), None)
 
 
-_BLANK: Final = Batch(0, {}, (), None, None)
+_NOTHING: Final[dict[int, Any]] = {}  # of a batch that says no more; nothing writes to it
+Batch.answers = Batch.effects = Batch.approvals = Batch.edited = _NOTHING
 
 
 def opened(
@@ -196,9 +197,11 @@ def opened(
     nonce: str | None = None,
     by_own_ids: bool = False,
 ) -> Batch:
-    """`Batch(...)` at a third of its cost."""
-    fields = {"message": message, "calls": calls, "source": source, "cut": cut, "nonce": nonce}
-    return changed(_BLANK, seq=seq, by_own_ids=by_own_ids, **fields)
+    """`Batch(...)` at a fraction of its cost: what is not said here is as the class has it."""
+    batch = _new(Batch)
+    fields = {"seq": seq, "message": message, "calls": calls, "source": source, "cut": cut}
+    _set(batch, "__dict__", fields | {"nonce": nonce, "by_own_ids": by_own_ids})
+    return batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +219,8 @@ _Value = TypeVar("_Value")
 
 def changed(value: _Value, **changes: Any) -> _Value:
     """dataclasses.replace at a tenth of its cost, which is most of what a fold costs. Not for classes with slots."""
-    fields = value.__dict__.copy()
-    fields.update(changes)
     copy = _new(type(value))
-    _set(copy, "__dict__", fields)
+    _set(copy, "__dict__", value.__dict__ | changes)
     return copy
 
 

@@ -10,8 +10,9 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias, assert_never
 
 from agentor.engine import clock, strict_json
@@ -23,6 +24,7 @@ from agentor.engine.batch import (
     REJECTED,
     WITHDRAWN,
     Batch,
+    changed,
     stricter,
 )
 from agentor.engine.daemon_thread import in_thread
@@ -97,8 +99,8 @@ class Calling:
     ) -> None:
         self._tools = tools
         self._run_id = run_id
-        self._is_recorded = is_recorded
-        self._context = context
+        # What a tool may know of any of its calls. None of them is to be found again without a store.
+        self._context = RunContext(context, run_id=run_id if is_recorded else None)
         self._max_failures = max_failures
         self._timeout_s = timeout_s
         self._transaction_limit_s = transaction_limit_s
@@ -116,6 +118,11 @@ class Calling:
             tools = [t.to_openai() for name, t in self._tools.items() if name not in withdrawn]
             self._offered = withdrawn, tools
         return self._offered[1]
+
+    def has_claimed(self, batch: Batch, calls: Iterable[Call]) -> bool:
+        """Whether this worker has claimed all of these calls, which have no answer: they are only to be started."""
+        seq = batch.seq
+        return self._claimed.issuperset([(seq, call.position) for call in calls])
 
     # Before anything runs -----------------------------------------------------------------------------------------
 
@@ -337,17 +344,18 @@ class Calling:
         self, batch: Batch, call: Call, context: RunContext, timeout_s: float | None
     ) -> ToolOutcome:
         self._check()
-        tool = self._tools[call.name]
-
-        def began(thread: threading.Thread) -> None:
-            self._threads[batch.seq, call.position] = call, thread
-
+        began = partial(self._began, batch, call)
         try:
-            outcome = await perform(tool, batch.args_of(call), context, timeout_s, began)
+            outcome = await perform(
+                self._tools[call.name], batch.args_of(call), context, timeout_s, began
+            )
         except CancelledWithOutcomeError as cancelled:
             cancelled.outcome = self._told(batch, call, cancelled.outcome)
             raise
         return self._told(batch, call, outcome)
+
+    def _began(self, batch: Batch, call: Call, thread: threading.Thread) -> None:
+        self._threads[batch.seq, call.position] = call, thread
 
     def _told(self, batch: Batch, call: Call, outcome: ToolOutcome) -> ToolOutcome:
         """The outcome as it is told to the model, now that the tool has ended or is given up."""
@@ -390,9 +398,8 @@ class Calling:
 
     def _context_of(self, batch: Batch, call: Call) -> RunContext:
         """For one reader only: its arguments are for that one to keep, and to change."""
-        return RunContext(
+        return changed(
             self._context,
-            run_id=self._run_id if self._is_recorded else None,
             call_id=call.call_id,
             idempotency_key=batch.key_of(self._run_id, call),
             args=batch.args_of(call),

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agentor.engine import events as ev
 from agentor.engine.batch import (
@@ -50,12 +50,11 @@ class Answer:
     unfit: str | None = None  # why, in few words
 
 
-@dataclass(frozen=True, slots=True)
-class Spending:
+class Spending(NamedTuple):
     """Model calls of much the same size: providers charge a long request at another price, all of it."""
 
     calls: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()
 
 
 @dataclass(frozen=True)
@@ -116,6 +115,28 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 def evolve(state: RunState, event: Event) -> RunState:
     """The state after one more event. `LogCorruptError` if the event cannot stand here."""
+    return changed(state, **_meaning(state, event))
+
+
+def replay(events: Iterable[Event], run_id: str | None = None) -> RunState:
+    """Fold a whole log, but for exact repeats (`without_repeats`). `run_id` only names the run in errors."""
+    state = RunState()
+    ours = (
+        state.__dict__
+    )  # nobody else sees a state in between, so it need not be another at each event
+    try:
+        for event in ev.without_repeats(events):
+            ours.update(_meaning(state, event))
+    except LogCorruptError as error:
+        raise LogCorruptError(run_id, error.seq, error.reason) from None
+    return state
+
+
+_Changes: TypeAlias = dict[str, Any]  # fields of a RunState, and what becomes of them
+
+
+def _meaning(state: RunState, event: Event) -> _Changes:
+    """What an event changes. `LogCorruptError` if it cannot stand here."""
     seq = state.seq + 1
     if event.seq is not None and event.seq != seq:
         raise LogCorruptError(None, seq, f"the next event has seq {event.seq}")
@@ -129,36 +150,18 @@ def evolve(state: RunState, event: Event) -> RunState:
         case ev.TOOL_RESULT:
             return _tool_result(state, event, seq)
         case ev.MESSAGE:
-            return changed(state, seq=seq, said=True)
+            return {"seq": seq, "said": True}
         case ev.RUN_END:
-            status = event.status or "failed"
-            return changed(
-                state,
-                seq=seq,
-                status=status,
-                text=event.text,
-                error=event.error,
-                attempts=state.attempts if status == "failed" else 0,
-                attempting=False,
-                ended_at=event.ended_at,
-            )
+            return _end(state, event, seq)
         case ev.FORK:
             return _fork(state, event, seq)
         case ev.APPROVAL:
             return _approval(state, event, seq)
         case ev.CANCEL:
-            return changed(state, seq=seq)  # the run_end after it says what it means
+            return {"seq": seq}  # the run_end after it says what it means
         case ev.STOP:
             return _stop(state, seq)
-    return changed(state, seq=seq, unknown=state.unknown + 1)
-
-
-def replay(events: Iterable[Event], run_id: str | None = None) -> RunState:
-    """Fold a whole log, but for exact repeats (`without_repeats`). `run_id` only names the run in errors."""
-    try:
-        return reduce(evolve, ev.without_repeats(events), RunState())
-    except LogCorruptError as error:
-        raise LogCorruptError(run_id, error.seq, error.reason) from None
+    return {"seq": seq, "unknown": state.unknown + 1}
 
 
 def with_messages(
@@ -182,8 +185,7 @@ def messages_of(state: RunState, event: Event) -> Callable[[], list[Message]] | 
     """What a generation was sent, as a thunk; None for other events, and one that carries its messages itself."""
     if event.type != ev.GENERATION or event.__dict__.get("messages") is not None:
         return None
-    transcript, source = state.transcript, event.source
-    return lambda: build_request(transcript, source)
+    return partial(build_request, state.transcript, event.source)
 
 
 def verify(events: Iterable[Event], run_id: str | None = None) -> list[str]:
@@ -218,7 +220,7 @@ def _evolve_named(state: RunState, event: Event, run_id: str | None) -> RunState
         raise LogCorruptError(run_id, error.seq, error.reason) from None
 
 
-def _start(state: RunState, event: Event, seq: int) -> RunState:
+def _start(state: RunState, event: Event, seq: int) -> _Changes:
     kept = event.kept or 0
     if kept > len(state.transcript):
         raise LogCorruptError(
@@ -228,39 +230,51 @@ def _start(state: RunState, event: Event, seq: int) -> RunState:
     if event.settling is not None and state.batch is not None:
         then = (*state.batch.then, *added)  # told after its answers
         batch, added = changed(state.batch, then=then, by_own_ids=True), []
-    return changed(
-        state,
-        seq=seq,
-        agent=event.agent or state.agent,
-        model=event.model or state.model,
-        transcript=state.transcript.extended(kept, added),
-        batch=batch,
-        answer=None,
-        said=False,
-        status=None,
-        text=None,
-        error=None,
-        turn=0,
-        segments=state.segments + 1,
-        attempts=state.attempts + (not event.queued),
-        attempting=not event.queued,
-        empty_answers=0,
-        mismatches=0,
-        started_at=_first_start(state, event),
-        ended_at=None,
-        asked=(),
-        nonce=state.nonce if state.has_start else event.nonce,
-        definition=event.definition,
-        definitions=state.definitions | {event.definition}
+    return {
+        "seq": seq,
+        "agent": event.agent or state.agent,
+        "model": event.model or state.model,
+        "transcript": state.transcript.extended(kept, added),
+        "batch": batch,
+        "answer": None,
+        "said": False,
+        "status": None,
+        "text": None,
+        "error": None,
+        "turn": 0,
+        "segments": state.segments + 1,
+        "attempts": state.attempts + (not event.queued),
+        "attempting": not event.queued,
+        "empty_answers": 0,
+        "mismatches": 0,
+        "started_at": _first_start(state, event),
+        "ended_at": None,
+        "asked": (),
+        "nonce": state.nonce if state.has_start else event.nonce,
+        "definition": event.definition,
+        "definitions": state.definitions | {event.definition}
         if event.defined is not None and event.definition is not None
         else state.definitions,
-        has_start=True,
-    )
+        "has_start": True,
+    }
 
 
-def _stop(state: RunState, seq: int) -> RunState:
+def _end(state: RunState, event: Event, seq: int) -> _Changes:
+    status = event.status or "failed"
+    return {
+        "seq": seq,
+        "status": status,
+        "text": event.text,
+        "error": event.error,
+        "attempts": state.attempts if status == "failed" else 0,
+        "attempting": False,
+        "ended_at": event.ended_at,
+    }
+
+
+def _stop(state: RunState, seq: int) -> _Changes:
     """The attempt came to no end of its own, so it says nothing of the run. The segment stays open, as after a crash."""
-    return changed(state, seq=seq, attempts=state.attempts - state.attempting, attempting=False)
+    return {"seq": seq, "attempts": state.attempts - state.attempting, "attempting": False}
 
 
 def _first_start(state: RunState, event: Event) -> float | None:
@@ -270,25 +284,24 @@ def _first_start(state: RunState, event: Event) -> float | None:
     return event.started_at
 
 
-def _fork(state: RunState, event: Event, seq: int) -> RunState:
-    batch = state.batch.forked(event.forked_from, seq) if state.batch is not None else None
-    branch = changed(state, attempts=0, attempting=False)  # those were at the parent
-    if event.messages:  # whatever the parent has come to is no answer to them
-        asked = (*state.asked, *event.messages)
-        branch = changed(
-            branch, asked=asked, answer=None, status=None, text=None, error=None, ended_at=None
-        )
-    return changed(
-        branch,
-        seq=seq,
-        agent=event.agent or state.agent,
-        forked_from=event.forked_from,
-        nonce=event.nonce,
-        batch=batch,
-    )
+def _fork(state: RunState, event: Event, seq: int) -> _Changes:
+    branch: _Changes = {
+        "seq": seq,
+        "agent": event.agent or state.agent,
+        "forked_from": event.forked_from,
+        "nonce": event.nonce,
+        "batch": state.batch and state.batch.forked(event.forked_from, seq),
+        "attempts": 0,  # those were at the parent
+        "attempting": False,
+    }
+    if not event.messages:
+        return branch
+    branch["asked"] = (*state.asked, *event.messages)
+    # whatever the parent has come to is no answer to them
+    return branch | dict.fromkeys(("answer", "status", "text", "error", "ended_at"))
 
 
-def _approval(state: RunState, event: Event, seq: int) -> RunState:
+def _approval(state: RunState, event: Event, seq: int) -> _Changes:
     """Consent asked for, given or refused. What speaks of no open call is kept and means nothing.
 
     That a call is settled means nothing by itself either: the result that is recorded with it does. Torn from it, the
@@ -296,20 +309,20 @@ def _approval(state: RunState, event: Event, seq: int) -> RunState:
     """
     batch = state.batch
     if batch is None or event.status == SETTLED:
-        return changed(state, seq=seq)
+        return {"seq": seq}
     call = batch.find(event, batch.answers)
     if call is None:
-        return changed(state, seq=seq)
+        return {"seq": seq}
     approval = Approval(event.status or "asked", event.by, event.reason, event.args, seq)
     approvals = {**batch.approvals, call.position: approval}
     consented = batch.consented | {call.position} if event.status == "approved" else batch.consented
     batch = changed(batch, approvals=approvals, approving=True, consented=consented)
     if event.args is not None:
         batch = changed(batch, edited={**batch.edited, call.position: event.args})
-    return changed(state, seq=seq, batch=batch)
+    return {"seq": seq, "batch": batch}
 
 
-def _generation(state: RunState, event: Event, seq: int) -> RunState:
+def _generation(state: RunState, event: Event, seq: int) -> _Changes:
     transcript = state.transcript
     if (messages := event.__dict__.get("messages")) is not None and not callable(messages):
         transcript = transcript.extended(0, messages)  # an older version's log carries them whole
@@ -319,18 +332,17 @@ def _generation(state: RunState, event: Event, seq: int) -> RunState:
     if calls:
         message, ours = assistant_message(event, calls), event.digest is not None
         batch = opened(seq, message, calls, event.source, cut, state.nonce, ours)
-    state = changed(
-        state,
-        seq=seq,
-        transcript=transcript,
-        turn=state.turn + 1,
-        spending=_spending(state.spending, event),
-        model=event.model or state.model,
-        batch=batch,
-        answer=None,
-        said=False,
-    )
-    return state if calls else _answered(state, event, cut)
+    changes: _Changes = {
+        "seq": seq,
+        "transcript": transcript,
+        "turn": state.turn + 1,
+        "spending": _spending(state.spending, event),
+        "model": event.model or state.model,
+        "batch": batch,
+        "answer": None,
+        "said": False,
+    }
+    return changes if calls else changes | _answered(state, event, cut, transcript)
 
 
 def _spending(
@@ -339,11 +351,15 @@ def _spending(
     if event.usage is None:
         return spending
     key = event.model or "", event.usage.input_tokens // 1000
-    before = spending.get(key, Spending())
-    return {**spending, key: Spending(before.calls + 1, before.usage + event.usage)}
+    calls, usage = spending.get(key, _NOTHING_SPENT)
+    return {**spending, key: Spending(calls + 1, usage + event.usage)}
 
 
-def _answered(state: RunState, event: Event, cut: str | None) -> RunState:
+_NOTHING_SPENT: Final = Spending()
+
+
+def _answered(state: RunState, event: Event, cut: str | None, transcript: Transcript) -> _Changes:
+    """What the answer itself changes; `transcript` is the conversation before it."""
     refusal = (event.provider_fields or {}).get("refusal")
     answer = Answer(
         text=event.text or "",
@@ -353,59 +369,55 @@ def _answered(state: RunState, event: Event, cut: str | None) -> RunState:
         unfit=event.error,
     )
     if answer.cut or answer.refusal:
-        return changed(state, answer=answer)
+        return {"answer": answer}
     if not answer.text and not answer.mismatch:
-        return changed(state, answer=answer, empty_answers=state.empty_answers + 1)
-    said = [assistant_message(event, ())] if answer.text else []
-    transcript = state.transcript
-    if said:
-        transcript = transcript.with_group(said[0], (), event.source)
+        return {"answer": answer, "empty_answers": state.empty_answers + 1}
+    if answer.text:
+        transcript = transcript.with_group(assistant_message(event, ()), (), event.source)
     if not answer.mismatch:
-        return changed(state, answer=answer, transcript=transcript)
+        return {"answer": answer, "transcript": transcript}
     transcript = transcript.extended(
         len(transcript), [{"role": "user", "content": answer.mismatch}]
     )
-    return changed(state, answer=answer, transcript=transcript, mismatches=state.mismatches + 1)
+    return {"answer": answer, "transcript": transcript, "mismatches": state.mismatches + 1}
 
 
-def _tool_call(state: RunState, event: Event, seq: int) -> RunState:
+def _tool_call(state: RunState, event: Event, seq: int) -> _Changes:
     batch = state.batch
     if batch is None:
-        return changed(state, seq=seq)
+        return {"seq": seq}
     call = batch.find(event, batch.started)
     if call is None and batch.by_own_ids:  # another start of one that was started before
         call = batch.find(event, batch.answers)
     if call is None and batch.approvals:  # likewise, if a person has consented to it
         call = batch.find(event, AllBut(batch.approvals.keys() & batch.started))
     if call is None:
-        return changed(state, seq=seq)
+        return {"seq": seq}
     at, effects, approvals = call.position, batch.effects, batch.approvals
     if event.error is not None:
-        return changed(state, seq=seq, batch=changed(batch, refused=batch.refused | {at}))
+        return {"seq": seq, "batch": changed(batch, refused=batch.refused | {at})}
     if event.effect is not None:
         effects = {**effects, at: stricter(event.effect, effects.get(at)) or event.effect}
     if at in approvals:  # used up
         approvals = {p: approval for p, approval in approvals.items() if p != at}
     started = changed(batch, started=batch.started | {at}, effects=effects, approvals=approvals)
-    return changed(state, seq=seq, batch=started)
+    return {"seq": seq, "batch": started}
 
 
-def _tool_result(state: RunState, event: Event, seq: int) -> RunState:
-    failures, batch = _failures(state.failures, event), state.batch
-    if batch is None:
-        return changed(state, seq=seq, failures=failures)
-    call = batch.find(event, batch.answers)
-    if call is None:
-        return changed(state, seq=seq, failures=failures)
+def _tool_result(state: RunState, event: Event, seq: int) -> _Changes:
+    changes: _Changes = {"seq": seq, "failures": _failures(state.failures, event)}
+    batch = state.batch
+    call = None if batch is None else batch.find(event, batch.answers)
+    if batch is None or call is None:
+        return changes
     answers = {**batch.answers, call.position: _told(event)}
     if len(answers) < len(batch.calls):
-        batch = changed(batch, answers=answers)
-        return changed(state, seq=seq, failures=failures, batch=batch)
+        return changes | {"batch": changed(batch, answers=answers)}
     messages = [tool_message(call, answers[call.position]) for call in batch.calls]
     transcript = state.transcript.with_group(batch.message, messages, batch.source)
     if batch.then:
         transcript = transcript.extended(len(transcript), batch.then)
-    return changed(state, seq=seq, failures=failures, batch=None, transcript=transcript)
+    return changes | {"batch": None, "transcript": transcript}
 
 
 def _told(event: Event) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agentor.engine import strict_json
 from agentor.engine.arguments import parse_arguments
@@ -27,8 +26,7 @@ _OWN_KEYS: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "
 _OWN_CALL_KEYS: Final = frozenset({"id", "type", "function"})
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of a batch, as it is run and as it is sent back."""
 
     position: int  # in its batch, from 0
@@ -37,8 +35,8 @@ class Call:
     name: str  # what the model called the tool; may be empty
     arguments: str  # JSON text of an object, fit to be sent
     args: Mapping[str, Any]
-    problem: str | None = None  # why the arguments cannot be used
-    provider_fields: Mapping[str, Any] = field(default_factory=dict)
+    problem: str | None  # why the arguments cannot be used
+    provider_fields: Mapping[str, Any]
 
     def to_message(self) -> dict[str, Any]:
         function = {"name": sent_name(self.name), "arguments": self.arguments}
@@ -242,26 +240,28 @@ def tool_message(call: Call, text: str) -> Message:
 
 def sent_name(name: str) -> str:
     """The tool's name in the form every provider accepts."""
+    if name.isidentifier() and name.isascii() and len(name) <= 64:  # nearly all of them
+        return name
     return _BAD_NAME.sub("_", name)[:64] or "unnamed"
 
 
 def _read_call(raw: Mapping[str, Any], position: int) -> Call:
     function = raw.get("function")
-    function = function if isinstance(function, Mapping) else {}
+    function = function if isinstance(function, (dict, Mapping)) else {}
     name, text = function.get("name"), function.get("arguments")
     args, problem = parse_arguments(text)
     received = raw.get("id")
     call_id = strict_json.clean_text(received) if isinstance(received, str) else ""
     sendable = isinstance(text, str) and problem is None and text.strip() and _is_clean(text)
     return Call(
-        position=position,
-        call_id=call_id,
-        received_id=call_id,
-        name=strict_json.clean_text(name) if isinstance(name, str) else "",
-        arguments=str(text) if sendable else strict_json.dumps(args),
-        args=args,
-        problem=problem,
-        provider_fields={} if raw.keys() <= _OWN_CALL_KEYS else _others(raw),
+        position,
+        call_id,
+        call_id,
+        strict_json.clean_text(name) if isinstance(name, str) else "",
+        str(text) if sendable else strict_json.dumps(args),
+        args,
+        problem,
+        {} if raw.keys() <= _OWN_CALL_KEYS else _others(raw),
     )
 
 
@@ -280,16 +280,7 @@ def _is_clean(text: str) -> bool:
 def _renamed(call: Call, call_id: str) -> Call:
     if call.call_id == call_id:
         return call
-    return Call(
-        call.position,
-        call_id,
-        call.received_id,
-        call.name,
-        call.arguments,
-        call.args,
-        call.problem,
-        call.provider_fields,
-    )
+    return call._replace(call_id=call_id)
 
 
 def _fresh_id(group: int, position: int, is_taken: Any) -> str:

@@ -57,6 +57,7 @@ from agentor.errors import (
 logger = logging.getLogger("agentor")
 
 HalfFinished: TypeAlias = Literal["rewind", "settle"]
+Arrived: TypeAlias = deque[tuple[Call, ToolOutcome | Parked]]  # what is yet to be recorded
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class Runner:
         self._recording = asyncio.Lock()  # each result takes the next seq
         # A commit with results has failed: the log may be further than we know.
         self._is_broken = False
+        self._decided: tuple[RunState, Decision] | None = None
         self._is_halted = False
         self._started_at = clock.now()
 
@@ -174,8 +176,12 @@ class Runner:
                     assert_never(other)
 
     def _decide(self, state: RunState) -> Decision:
-        budget = self._spec.budget
-        return decide(state, self._spec.max_turns, budget.reached if budget else None)
+        """What is next. Whoever records the state that was decided on last decides on the same once more."""
+        if self._decided is None or self._decided[0] is not state:
+            budget = self._spec.budget
+            reached = budget.reached if budget else None
+            self._decided = state, decide(state, self._spec.max_turns, reached)
+        return self._decided[1]
 
     # The model ----------------------------------------------------------------------------------------------------
 
@@ -201,9 +207,10 @@ class Runner:
 
     async def _call_tools(self, batch: Batch, calls: Sequence[Call]) -> None:
         """Run the calls side by side and record each result when it arrives."""
-        staged = Staged(self.state)
-        self._calling.add_claims(staged, batch, calls)
-        await self._record(staged)
+        if not self._calling.has_claimed(batch, calls):
+            staged = Staged(self.state)
+            self._calling.add_claims(staged, batch, calls)
+            await self._record(staged)
         claimed = self.state.batch
         if claimed is None:
             return
@@ -211,23 +218,24 @@ class Runner:
         self._check_claimed(ready)
         await self._audience.caught_up()
         self._check()
-        arrived: deque[tuple[Call, ToolOutcome | Parked]] = deque()
-
-        async def run(call: Call) -> None:
-            try:
-                arrived.append((call, await self._calling.perform(claimed, call)))
-            except CancelledWithOutcomeError as cancelled:
-                arrived.append((call, cancelled.outcome))
-                raise
-
+        arrived: Arrived = deque()
         groups = self._transactions(claimed, ready)
-        plain = [call for call in ready if not any(call in group for group in groups)]
-        running = [run(call) for call in plain]
+        apart = {call.position for group in groups for call in group}
+        running = [
+            self._perform(claimed, call, arrived) for call in ready if call.position not in apart
+        ]
         running += [self._transact(claimed, group) for group in groups]
         try:
             await self._record_as_they_arrive(running, arrived)
         except (Exception, asyncio.CancelledError):
             await self._record_left(arrived)
+            raise
+
+    async def _perform(self, batch: Batch, call: Call, arrived: Arrived) -> None:
+        try:
+            arrived.append((call, await self._calling.perform(batch, call)))
+        except CancelledWithOutcomeError as cancelled:
+            arrived.append((call, cancelled.outcome))
             raise
 
     def _transactions(self, batch: Batch, ready: Sequence[Call]) -> list[list[Call]]:
@@ -249,8 +257,9 @@ class Runner:
 
     def _check_claimed(self, calls: Sequence[Call]) -> None:
         """A tool with a declared effect starts only if a crash would find its claim: best effort is not enough."""
-        careful = [call.name for call in calls if self._calling.is_careful(call)]
-        if careful and self._recorder.unsaved:
+        if not self._recorder.unsaved:
+            return
+        if careful := [call.name for call in calls if self._calling.is_careful(call)]:
             raise StoreError(
                 f"run {self.run_id!r}: the tool {careful[0]!r} was not started, because that it was called could not "
                 "be saved first. Resume the run when the store is well again."
@@ -259,12 +268,12 @@ class Runner:
     async def _record_as_they_arrive(
         self,
         calls: Sequence[Coroutine[Any, Any, None]],
-        arrived: deque[tuple[Call, ToolOutcome | Parked]],
+        arrived: Arrived,
     ) -> None:
         """Results that arrive together share a commit."""
         if len(calls) == 1:
             await calls[0]
-            await self._record_arrived(arrived)
+            await self._record_alone(arrived)
             return
         over: deque[asyncio.Task[None]] = deque()
         signal = asyncio.Event()
@@ -293,16 +302,20 @@ class Runner:
             if cancelled is not None:
                 raise cancelled
 
-    async def _record_arrived(self, arrived: deque[tuple[Call, ToolOutcome | Parked]]) -> None:
+    async def _record_arrived(self, arrived: Arrived) -> None:
         async with self._recording:
-            if self._is_broken:
-                return
-            staged = Staged(self.state)
-            while arrived:
-                self._calling.add_outcome(staged, *arrived.popleft())
-            await self._record_results(staged)
+            await self._record_alone(arrived)
 
-    async def _record_left(self, arrived: deque[tuple[Call, ToolOutcome | Parked]]) -> None:
+    async def _record_alone(self, arrived: Arrived) -> None:
+        """While nothing else of this run is recorded."""
+        if self._is_broken:
+            return
+        staged = Staged(self.state)
+        while arrived:
+            self._calling.add_outcome(staged, *arrived.popleft())
+        await self._record_results(staged)
+
+    async def _record_left(self, arrived: Arrived) -> None:
         """Record what has ended before the run does: that it is over is no doubt about what was done."""
         if not arrived:
             return

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from agentor.engine import clock
@@ -70,7 +71,7 @@ async def perform(
     """
     token = ON_THREAD.set(on_thread)
     try:
-        attempt = _Attempt(lambda: tool.call(args, context))
+        attempt = _Attempt(partial(tool.call, args, context))
     finally:
         ON_THREAD.reset(token)
     limit_s = timeout_s if tool.timeout_s is None else tool.timeout_s
@@ -120,6 +121,8 @@ class _Attempt:
         self.task = loop.create_task(self._steps)
 
     async def _run(self, call: Callable[[], Coroutine[Any, Any, str]]) -> None:
+        if (task := asyncio.current_task()) is not None:
+            task.remove_done_callback(self._tell_ended)  # it has begun, so its last step tells
         try:
             self.text = await call()
         except BaseException as error:  # SystemExit in a task would end the event loop

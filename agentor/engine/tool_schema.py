@@ -37,6 +37,9 @@ class ToolSchema:
         self._keys = _distinct(tool_name, [field.key for field in self._fields])
         self._attributes = [(f.parameter, _attribute(i)) for i, f in enumerate(self._fields)]
         self._droppable = {f.key for f in self._fields if f.optional and not f.nullable}
+        self._only = next(
+            (f.key for f in self._fields if f.is_model and len(self._fields) == 1), None
+        )
         self._strict = strict
         self._model: type[BaseModel] = create_model(
             tool_name,
@@ -58,13 +61,14 @@ class ToolSchema:
 
     def _wrapped(self, args: dict[str, Any]) -> dict[str, Any]:
         """Models often send the fields of a lone BaseModel parameter without the parameter around them."""
-        match self._fields:
-            case [ToolField(key=key, is_model=True)] if args and key not in args:
-                return {key: args}
+        if args and self._only is not None and self._only not in args:
+            return {self._only: args}
         return args
 
     def _without_nulls(self, args: dict[str, Any]) -> dict[str, Any]:
         """Null for a parameter that has a default, and no null in its type, means "not given"."""
+        if not self._droppable:
+            return args
         return {k: v for k, v in args.items() if v is not None or k not in self._droppable}
 
     def _read(self, args: dict[str, Any]) -> BaseModel:

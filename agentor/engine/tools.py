@@ -133,8 +133,8 @@ class Tool:
             value = await self.invoke(**keywords)
         else:
             value = await self._call_in_thread(keywords)
-        if type(value) is str:  # most of them, and nothing to wait for
-            return self._tell(value)
+        if type(value) is str:  # most of them, and nothing to wait for or to collect
+            return result_text(value, self.max_result_chars)
         if inspect.isawaitable(value):  # of a function that is not async itself
             value = await value
         if isinstance(value, AsyncGenerator):

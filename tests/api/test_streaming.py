@@ -88,9 +88,13 @@ def test_without_a_store_items_name_no_run() -> None:
 def test_a_streamed_run_is_saved_like_any_run(store: Any) -> None:
     read(agent(store).stream_chat("hi", run_id="streamed"))
     agent(store).run("hi", run_id="plain")
-    assert [without_times(e) for e in store.load("streamed")] == [
-        without_times(e) for e in store.load("plain")
-    ]
+    streamed, plain = (
+        sorted(
+            (e.turn or 0, e.type, e.call_id or "", without_times(e.with_(seq=None))) for e in log
+        )
+        for log in (store.load("streamed"), store.load("plain"))
+    )  # two tools of one turn may end in either order
+    assert streamed == plain
 
 
 def test_events_are_durable_before_they_are_shown(store: Any) -> None:

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentor.engine import strict_json
-from agentor.engine.batch import CONSENT_STAYS, DECLARED, Approval, Batch
+from agentor.engine.batch import CONSENT_STAYS, DECLARED, Approval, Batch, opened
 from agentor.engine.decide import AskModel, CallTools, Finish, decide
 from agentor.engine.events import Event
 from agentor.engine.replay import RunState, evolve, replay
+from agentor.engine.request import Transcript, read_calls
 from tests.core.logs import JSON, raw_call
 from tests.core.wide_logs import wide_logs
 
@@ -21,6 +22,14 @@ ASKED = [
     Event("run_start", messages=OPENING),
     Event("generation", calls=[raw_call("a", "pay", "{}"), raw_call("b", "look", "{}")]),
 ]
+
+
+def test_a_batch_that_a_generation_opens_is_one_that_is_constructed_of_the_same() -> None:
+    calls = read_calls(ASKED[1], Transcript())
+    short = opened(2, {"role": "assistant"}, calls, "host", "length", "n", True)
+    plain = Batch(*(2, {"role": "assistant"}, calls, "host", "length"), nonce="n", by_own_ids=True)
+    assert short == plain
+    assert repr(short) == repr(plain)
 
 
 def batch_after(*events: Event) -> Batch:

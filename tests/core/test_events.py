@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentor.engine import strict_json
 from agentor.engine.events import Event, RunResult, Usage
-from agentor.engine.strict_json import canonical, clean, digest, dumps, has_large, in_ascii, loads
+from agentor.engine.strict_json import (
+    canonical,
+    clean,
+    copied,
+    digest,
+    dumps,
+    has_large,
+    in_ascii,
+    loads,
+)
 from tests.core.logs import JSON, logs, old_log
 
 
@@ -118,6 +128,21 @@ def test_usage_adds_up_and_reads_what_it_wrote() -> None:
         {"input_tokens": "3", "prompt_tokens": 4, "output_tokens": 2.0}
     ) == Usage(0, 2, 0)
     assert Usage(1, 2, 3).to_dict() == {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+
+
+@given(st.lists(st.integers(0, 9), max_size=5))
+def test_a_usage_is_made_of_its_counts_by_place_or_by_name_and_never_changes(
+    counts: list[int],
+) -> None:
+    names = [each.name for each in dataclasses.fields(Usage)]
+    said = dict(zip(names, counts, strict=False))
+    usage = Usage(*counts)
+    assert dataclasses.asdict(usage) == dict.fromkeys(names, 0) | said
+    assert usage == Usage(**said) == Usage.from_dict(said) == dataclasses.replace(usage)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        usage.input_tokens = 1  # type: ignore[misc]
+    with pytest.raises(TypeError, match=r"Usage.__init__\(\) got an unexpected .*'prompt_tokens'"):
+        Usage(prompt_tokens=1)  # type: ignore[call-arg]
 
 
 def test_a_result_prints_as_its_answer_and_shows_itself_briefly() -> None:
@@ -229,6 +254,47 @@ def test_what_could_not_be_read_again_is_named_before_it_is_written() -> None:
     ):
         with pytest.raises(ValueError, match=fault):
             Event("generation", **fields).checked()  # type: ignore[arg-type]
+
+
+@given(JSON, st.booleans(), st.booleans())
+def test_json_is_written_as_the_plain_encoder_writes_it_with_and_without_its_own_in_c(
+    value: Any, sort_keys: bool, has_c: bool
+) -> None:
+    form = {"ensure_ascii": False, "separators": (",", ":"), "sort_keys": sort_keys}
+    with pytest.MonkeyPatch.context() as patch:
+        if not has_c:
+            patch.setattr(json.encoder, "c_make_encoder", None)
+        encode = strict_json.encoding(**form)
+        assert encode(value) == json.JSONEncoder(**form).encode(value)
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            encode([value, float("nan")])
+
+
+@pytest.mark.parametrize("write", [dumps, canonical])
+def test_what_contains_itself_is_told_from_what_is_nested_too_deeply(write: Any) -> None:
+    endless: dict[str, Any] = {}
+    endless["again"] = [endless]
+    with pytest.raises(ValueError, match="Circular"):
+        write(endless)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(RecursionError):
+        write(deep)
+
+
+@given(JSON)
+def test_a_copy_is_equal_and_shares_nothing_that_can_be_changed(value: Any) -> None:
+    copy = copied(value)
+    assert dumps(copy) == dumps(value)
+    assert _containers(copy).isdisjoint(_containers(value))
+
+
+def _containers(value: Any) -> set[int]:
+    """The ids of all objects and lists in a value."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    own = {id(value)} if isinstance(value, dict | list) else set()
+    return own.union(*map(_containers, inner))
 
 
 @given(JSON, JSON)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -196,9 +197,10 @@ def test_the_provider_cannot_overwrite_what_a_message_says() -> None:
     assert assistant_message(event, ()) == {"role": "assistant", "content": "hi", "mood": "m"}
 
 
-@given(st.text())
+@given(st.text() | st.from_regex(r"[\w-]{1,70}", fullmatch=True))
 def test_a_name_is_sent_in_the_form_every_provider_takes(name: str) -> None:
     told = sent_name(name)
+    assert told == (re.sub("[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed")
     assert 1 <= len(told) <= 64
     assert told.isascii()
     assert not set(told) - set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")

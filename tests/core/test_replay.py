@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import pairwise
 from time import process_time
 from typing import Any
@@ -68,6 +69,18 @@ def test_folding_one_by_one_or_all_at_once_is_the_same_and_changes_no_older_stat
     assert [state.messages for state in states] == messages
     for length in range(len(log) + 1):
         assert replay(log[:length]) == states[length]
+
+
+@given(logs() | wide_logs())
+def test_replay_is_the_reduction_of_evolve_and_going_on_from_its_state_leaves_that_state_alone(
+    log: list[Event],
+) -> None:
+    whole = reduce(evolve, log, RunState())
+    for length in range(len(log) + 1):
+        state = replay(log[:length])
+        before = dict(vars(state))
+        assert reduce(evolve, log[length:], state) == whole == replay(log)
+        assert vars(state) == before
 
 
 @given(logs())

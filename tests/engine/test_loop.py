@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentor import Agentor, MemoryStore, ModelError, RunContext, function_tool
 from agentor.engine.events import Event, Usage
@@ -375,6 +378,16 @@ def test_counts_that_cannot_be_are_recorded_as_ones_that_can(store: Any, usage: 
     assert (result.final_output, result.unsaved) == ("hi", 0)
     assert 0 <= result.usage.input_tokens <= 2**53
     assert store.load(result.run_id)[-1].status == "completed"
+
+
+COUNTS = st.integers(-3, 2**54) | st.booleans() | st.floats(allow_infinity=False) | st.none()
+
+
+@given(st.builds(Usage, *[COUNTS] * 5))
+def test_the_counts_of_a_usage_are_recorded_as_they_are_read_from_a_log(usage: Usage) -> None:
+    result = agent(model=ScriptedModel([ModelResponse("hi", usage=usage)])).run("go")
+    recorded = next(event.usage for event in result.events if event.type == "generation")
+    assert repr(recorded) == repr(Usage.from_dict(dataclasses.asdict(usage)))
 
 
 def test_calls_in_chat_form_are_understood() -> None:

@@ -51,13 +51,22 @@ class Child:
     def kill(self) -> str:
         """SIGKILL; what it had said before and nobody has read."""
         self.process.kill()
-        return self.process.communicate()[0]
+        return self._ends()[0]
 
     def end(self) -> str:
         """Wait until it ends by itself, in order; what it said."""
-        said, complaints = self.process.communicate(timeout=60)
+        said, complaints = self._ends()
         assert self.process.returncode == 0, complaints
         return said
+
+    def _ends(self) -> tuple[str, str]:
+        """What it says until it ends, with what was read ahead of the last line, which `communicate` would miss."""
+        with self.process as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdin.close()
+            return process.stdout.read(), process.stderr.read()
 
 
 def together(children: list[Child]) -> list[str]:

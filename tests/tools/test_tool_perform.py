@@ -571,6 +571,29 @@ def test_a_tool_that_cancels_its_own_task_has_failed_and_its_caller_goes_on() ->
     assert outcome_of(suicidal).error == "CancelledError"
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_a_tool_whose_task_somebody_else_cancels_has_failed_whether_it_had_begun_or_not(
+    turns: int,
+) -> None:
+    has_begun = False
+
+    async def forever() -> None:
+        nonlocal has_begun
+        has_begun = True
+        await asyncio.sleep(FOREVER)
+
+    async def main() -> ToolOutcome:
+        performing = asyncio.create_task(perform(tool_of(forever), {}, CONTEXT))
+        for _ in range(1 + turns):
+            await asyncio.sleep(0)
+        assert has_begun == (turns > 0)
+        [task] = asyncio.all_tasks() - {performing, asyncio.current_task()}
+        task.cancel()
+        return await performing
+
+    assert asyncio.run(main()).error == "CancelledError"
+
+
 def test_a_result_is_kept_though_the_tool_left_a_cancellation_behind() -> None:
     async def careless() -> str:
         task = asyncio.current_task()

@@ -95,6 +95,12 @@ class Keeper:
         self.lease, self._asked = lease, None
         self._trust_from(sent)
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether there is a lease, and nobody else can have the run by now."""
+        is_in_time = clock.monotonic() < self._trusted_until
+        return self.lease is not None and self.lost is None and is_in_time
+
     def check(self) -> None:
         """Raise `LeaseLostError` unless the lease can still be trusted, `StoreClosedError` if nobody can renew it.
 

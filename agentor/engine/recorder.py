@@ -59,7 +59,13 @@ class Recorder:
         self._strict = durability == "strict"
         self._lease = lease
         self._ensure = ensure  # that there is a lease, if there can be one
+        self._has_terms = isinstance(store, AppendsMany | Submits)
         self.unsaved: list[Event] = []
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the store itself refuses what is written after somebody else has had the run: it is told our lease."""
+        return self._has_terms and self._lease() is not None
 
     async def save(self, events: Sequence[Event]) -> None:
         """Return when the events are on disk; with best effort also when they could not be saved.

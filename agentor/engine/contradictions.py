@@ -7,11 +7,36 @@ means; it is for whoever verifies a log.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Final
 
 from agentor.engine import strict_json
 from agentor.engine.batch import REJECTED, Batch
-from agentor.engine.events import TOOL_CALL, Event, Usage
+from agentor.engine.events import GENERATION, RUN_START, TOOL_CALL, Event, Usage
 from agentor.engine.request import Call
+
+UNKNOWN: Final = object()
+
+
+class Memory:
+    """What the fold does not keep, to compare the rest of the log with."""
+
+    def __init__(self) -> None:
+        self.spent = Usage()  # by all generations so far
+        self._defined: dict[str | None, Any] = {}  # what agents were said to be, by digest
+
+    def note(self, event: Event) -> None:
+        if event.type == GENERATION and event.usage is not None:
+            self.spent += event.usage
+        elif event.type == RUN_START and event.defined is not None:
+            self._defined[event.definition] = event.defined
+
+    def effect_of(self, definition: str, tool: str) -> Any:
+        """What the tool was said to declare, UNKNOWN if the log does not say what the agent was."""
+        match self._defined.get(definition):
+            case {"tools": {**tools}}:
+                said = tools.get(tool)
+                return said.get("effect") if isinstance(said, dict) else None
+        return UNKNOWN
 
 
 def of_start(event: Event) -> Iterator[str]:
@@ -20,8 +45,8 @@ def of_start(event: Event) -> Iterator[str]:
         yield "what is said of the agent (`defined`) does not fit its digest (`definition`)"
 
 
-def of_call(batch: Batch | None, event: Event) -> Iterator[str]:
-    """Of a `tool_call` or `tool_result`, by the batch that is open."""
+def of_call(batch: Batch | None, event: Event, declared: Any) -> Iterator[str]:
+    """Of a `tool_call` or `tool_result`, by the batch that is open. `declared`: the effect that its tool was said to have."""
     if batch is None:
         if event.type == TOOL_CALL:
             yield f"a start of {event.name!r} that no generation asked for (skipped)"
@@ -31,6 +56,8 @@ def of_call(batch: Batch | None, event: Event) -> Iterator[str]:
             yield f"a {what} of call {event.call_id!r}, which the generation did not ask for (skipped)"
         else:
             yield from _of_known(batch, call, event, what)
+            if event.type == TOOL_CALL and declared not in (UNKNOWN, event.effect):
+                yield f"call {call.call_id!r} is started with another effect than its tool declares"
 
 
 def _of_known(batch: Batch, call: Call, event: Event, what: str) -> Iterator[str]:

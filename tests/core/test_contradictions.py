@@ -14,7 +14,7 @@ from agentor.engine.replay import replay, verify
 from tests.core.logs import Writer, old_log, raw_call
 
 OPENING = [{"role": "user", "content": "go"}]
-DEFINED = {"tools": {"pay": {"effect": "once"}}}
+DEFINED = {"tools": {"look": {"description": "Look."}, "pay": {"effect": "once"}}}
 CALLS = [raw_call("c1", "look", '{"n": 1}'), raw_call("c2", "pay", '{"n": 2}')]
 
 Log = list[Event]
@@ -99,6 +99,14 @@ CHANGES: dict[str, tuple[Callable[[Log], Log], list[str]]] = {
             "seq 6: a result of call 'c1', which was not started",
         ],
     ),
+    "the effect of a start": (
+        changed(4, effect=None),
+        ["seq 4: call 'c2' is started with another effect than its tool declares"],
+    ),
+    "an effect that the tool does not declare": (
+        changed(3, effect="once"),
+        ["seq 3: call 'c1' is started with another effect than its tool declares"],
+    ),
     "the name of a result": (
         changed(5, name="xay"),
         ["seq 5: a result of 'xay' as call 'c2', which is of 'pay'"],
@@ -142,7 +150,10 @@ CHANGES: dict[str, tuple[Callable[[Log], Log], list[str]]] = {
     ),
     "a tool of the agent": (
         changed(1, defined={"tools": {"pax": {"effect": "once"}}}),
-        ["seq 1: what is said of the agent (`defined`) does not fit its digest (`definition`)"],
+        [
+            "seq 1: what is said of the agent (`defined`) does not fit its digest (`definition`)",
+            "seq 4: call 'c2' is started with another effect than its tool declares",
+        ],
     ),
     "a start that nobody asked for": (
         then(Event("tool_call", name="pay", call_id="c2", args={"n": 2})),
@@ -211,7 +222,7 @@ def test_a_call_is_started_with_the_arguments_that_a_person_gave() -> None:
     log.add("approval", call_id="c2", name="pay", status="asked")
     log.add("approval", call_id="c2", status="approved", args={"n": 7})
     asked = len(log.events)
-    log.calls(2, args={"n": 7})
+    log.calls(2, args={"n": 7}, effect="once")
     assert verify(log.events) == []
     assert verify(changed(asked + 1, args={"n": 2})(log.events)) == [
         f"seq {asked + 1}: call 'c2' is started with other arguments than it was given"
@@ -246,6 +257,16 @@ def test_a_sum_that_is_larger_than_what_is_recorded_is_no_contradiction() -> Non
     log.ends()
     read = [Event.from_json(event.to_json()) for event in log.events]
     assert verify(read) == []
+
+
+@pytest.mark.parametrize("defined", [None, {"tools": []}, {"tools": {"pay": "damaged"}}, {}])
+def test_of_an_agent_of_which_the_log_says_nothing_to_go_by_no_effect_is_asked(
+    defined: dict[str, Any] | None,
+) -> None:
+    digest = strict_json.digest(DEFINED if defined is None else defined)
+    log = changed(1, defined=defined, definition=digest)(right().events)
+    without_effects = [event.with_(effect=None) for event in log]
+    assert verify(without_effects) == []
 
 
 def test_a_generation_of_which_no_usage_is_known_counts_nothing() -> None:

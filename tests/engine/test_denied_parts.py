@@ -16,7 +16,7 @@ from tests.engine.agents import agent
 SAID_TWICE: dict[str, dict[str, Any]] = {
     "run_start": {"messages": [{"role": "user", "content": "gone"}], "defined": {"tools": {}}},
     "generation": {"text": "xxx", "usage": Usage(1, 1, 99_999), "digest": "00"},
-    "tool_call": {"name": "xook", "call_id": "zzz", "args": {"n": 999}},
+    "tool_call": {"name": "xook", "call_id": "zzz", "args": {"n": 999}, "effect": "once"},
     "tool_result": {"name": "xook", "call_id": "zzz", "result": "changed"},
     "message": {"text": "xxx"},
     "run_end": {"text": "xxx", "status": "failed", "usage": Usage(1, 1, 99_999)},

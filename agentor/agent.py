@@ -61,7 +61,8 @@ class Agentor(Decisions):
         trace_metadata: Handed to the tracer.
         context: Handed to tools as `ctx.context`.
         durability: "best_effort": a run goes on when its events cannot be saved and says how many
-            (`result.unsaved`); "strict": it ends with a `StoreError`.
+            (`result.unsaved`), but starts no tool with a declared effect, or that needs approval: then it ends with a
+            `StoreError`; "strict": it ends with a `StoreError` in any case.
         tool_timeout_s: Seconds after which a tool's call has failed, for tools without a timeout of their own.
         half_finished: What a resume does with a half-finished batch of tools, whatever they declare: "rewind" gives it
             up and asks the model again, "settle" goes on with it. Default: settle if a started call's tool declares an

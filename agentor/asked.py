@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from agentor.engine import clock
 from agentor.engine.recorder import off_loop
+from agentor.engine.store.own import answer_of
 from agentor.engine.store.protocol import KnowsAskers, Signals, TellsAsked
 
 FRESH_S: Final = 0.25  # how old another run's look may be to serve for ours
@@ -42,17 +43,17 @@ async def asked_now(store: Signals, run_id: str, kind: str) -> Asked | None:
 
 
 def _looked_up(store: Signals, run_id: str, kind: str) -> Asked | None:
-    return Asked(_asker(store, run_id, kind)) if kind in store.asked(run_id) else None
+    return Asked(_asker(store, run_id, kind)) if kind in answer_of(store.asked, run_id) else None
 
 
 def _confirmed(store: Signals, run_id: str, kind: str) -> Asked | None:
     """What is there most likely. Whoever has said who asks has asked: one read tells both."""
     by = _asker(store, run_id, kind)
-    return Asked(by) if by is not None or kind in store.asked(run_id) else None
+    return Asked(by) if by is not None or kind in answer_of(store.asked, run_id) else None
 
 
 def _asker(store: Signals, run_id: str, kind: str) -> str | None:
-    return store.asked_by(run_id, kind) if isinstance(store, KnowsAskers) else None
+    return answer_of(store.asked_by, run_id, kind) if isinstance(store, KnowsAskers) else None
 
 
 def _board_of(store: Any) -> _Board | None:

@@ -71,7 +71,8 @@ async def _leave(tasks: set[asyncio.Task[Any]], runner: Runner, keeper: Keeper) 
         task.cancel()
     cancelled = await ended(tasks)
     if running := runner.left_running():
-        logger.warning("run %s: held until it ends: %s", runner.run_id, _named(running))
+        held = "held until it ends" if keeper.is_trusted else "it goes on, and cannot be stopped"
+        logger.warning("run %s: %s: %s", runner.run_id, held, _named(running))
         keeper.hold_for([thread for _, thread in running])
     else:
         await keeper.release()

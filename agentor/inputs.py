@@ -15,6 +15,7 @@ from agentor.engine.budget import Budget, read_budget
 from agentor.engine.events import Message
 from agentor.engine.request import Transcript
 from agentor.engine.store.missing import MissingStore
+from agentor.engine.store.own import check_plain
 from agentor.engine.store.protocol import Store, check_number
 from agentor.engine.tools import Tool
 from agentor.errors import AgentorError, ConfigError
@@ -84,6 +85,7 @@ def open_store(store: Store | str | os.PathLike[str] | None) -> Store | None:
         except AgentorError as error:
             return _unopened(missing.path, error)
     if isinstance(store, Store):
+        check_plain(store)
         return store
     raise ConfigError(
         f"store must be a path or have append, load and list_runs; {type(store).__name__} is neither"

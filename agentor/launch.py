@@ -24,6 +24,7 @@ from agentor.engine.recorder import Recorder, off_loop, uninterrupted
 from agentor.engine.replay import RunState, evolve
 from agentor.engine.runner import AgentSpec, Runner
 from agentor.engine.store.forking import fork_run, forks_at_once
+from agentor.engine.store.own import loaded
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import (
     ConfigError,
@@ -260,7 +261,7 @@ class Launch:
     async def _check_free(self, run_id: str) -> None:
         if self.store is None:
             return
-        events = await off_loop(self.store, self.store.load, run_id)
+        events = await off_loop(self.store, loaded, self.store, run_id)
         if events:
             raise RunExistsError(run_id)
 

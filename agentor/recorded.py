@@ -9,6 +9,7 @@ from agentor.engine.events import FORK, RUN_END, Event, without_repeats
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, with_messages
 from agentor.engine.store.copying import check_whole, unmarked
+from agentor.engine.store.own import answer_of, loaded
 from agentor.engine.store.protocol import Peeks, Store
 from agentor.errors import ConfigError, LogCorruptError, RunNotFoundError, SequenceConflictError
 
@@ -27,7 +28,7 @@ async def recorded(store: Store, run_id: str) -> Recorded:
 
     `RunNotFoundError` if there are none, `LogCorruptError` if they cannot be folded or are no run yet.
     """
-    events = without_repeats(await off_loop(store, store.load, run_id))
+    events = without_repeats(await off_loop(store, loaded, store, run_id))
     if not events:
         raise RunNotFoundError(run_id)
     check_whole(run_id, events)
@@ -104,4 +105,4 @@ def _is_still_so(store: object, run_id: str, events: Sequence[Event]) -> bool:
     if not isinstance(store, Peeks):
         return False
     seq = birth_seq(events)
-    return store.peek(run_id, seq) == (len(events), events[seq - 1])
+    return answer_of(store.peek, run_id, seq) == (len(events), events[seq - 1])

@@ -19,6 +19,7 @@ from agentor.engine.events import Event, RunResult, without_repeats
 from agentor.engine.recorder import off_loop
 from agentor.engine.replay import RunState, replay
 from agentor.engine.result_text import error_text
+from agentor.engine.store.own import loaded
 from agentor.engine.store.protocol import Store
 from agentor.engine.store.summary import UNFINISHED
 from agentor.errors import (
@@ -308,7 +309,7 @@ class Worker:
 
     async def _read(self, run_id: str) -> tuple[RunState, str]:
         """The run and its `identity`, "" of one that is gone."""
-        events: list[Event] = await off_loop(self._store, self._store.load, run_id)
+        events: list[Event] = await off_loop(self._store, loaded, self._store, run_id)
         state = replay(events, run_id)
         return state, identity(events) if events else ""
 
@@ -381,7 +382,7 @@ class Worker:
     async def _has_moved(self, run_id: str, state: RunState) -> bool:
         """Whether there is more in its log than the attempt began with."""
         try:
-            events = await off_loop(self._store, self._store.load, run_id)
+            events = await off_loop(self._store, loaded, self._store, run_id)
             return len(without_repeats(events)) > state.seq
         except Exception:  # a store that fails, which is why nothing moves
             return False

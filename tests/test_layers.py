@@ -29,6 +29,7 @@ CORE = (
     "request",
     "staged",
     "batch",
+    "contradictions",
     "ending",
 )
 MODEL_EDGE = (

@@ -61,9 +61,9 @@ class Problem:
 def verify(run_id: str | None, store_path: str | None, as_json: bool) -> None:
     """Check that every run, or RUN alone, replays to exactly what was sent and recorded.
 
-    Looks for gaps, unreadable and unknown events, and generations that were sent something else than the log says. A
-    SQLite file is also put through SQLite's own integrity check; if that finds damage, the runs that are whole are
-    named, and what to do with them. Exit code 1 if there is anything to tell.
+    Looks for gaps, unreadable and unknown events, generations that were sent something else than the log says, and parts
+    of a log that deny each other. A SQLite file is also put through SQLite's own integrity check; if that finds damage,
+    the runs that are whole are named, and what to do with them. Exit code 1 if there is anything to tell.
     """
     try:
         with existing_store(store_path) as store:

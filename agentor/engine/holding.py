@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from agentor.engine.clock import pause
+from agentor.engine.store.own import answer_of
 from agentor.engine.store.protocol import Lease, Leases
 from agentor.errors import LeaseLostError, StoreClosedError
 
@@ -92,7 +93,7 @@ def _kept(store: Leases, lease: Lease, threads: Sequence[threading.Thread]) -> L
 def _renewed(store: Leases, lease: Lease) -> Lease:
     """The lease, renewed if the store can. `LeaseLostError`, `StoreClosedError`: it cannot be held any more."""
     try:
-        return store.renew(lease)
+        return answer_of(store.renew, lease)
     except (LeaseLostError, StoreClosedError):
         raise
     except Exception as error:  # a busy or full disk, or one that does not answer: the call goes on
@@ -104,7 +105,7 @@ def _release(store: Leases, lease: Lease, tries: int) -> None:
     """Let the run go, at the last of some tries a third of the lease's time apart."""
     for left in reversed(range(tries)):
         try:
-            store.release(lease)
+            answer_of(store.release, lease)
         except (LeaseLostError, StoreClosedError):
             raise
         except Exception:

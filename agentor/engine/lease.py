@@ -17,6 +17,7 @@ from typing import Final
 from agentor.engine import clock
 from agentor.engine.holding import RENEWALS_PER_TTL, held_for, hold
 from agentor.engine.recorder import off_loop, uninterrupted
+from agentor.engine.store.own import answer_of, failing_as_ours
 from agentor.engine.store.owner import owner_id
 from agentor.engine.store.protocol import Lease, Leases, NamesHolder
 from agentor.errors import LeaseHeldError, LeaseLostError, StoreClosedError
@@ -93,6 +94,12 @@ class Keeper:
     def _hold(self, lease: Lease, sent: float) -> None:
         self.lease, self._asked = lease, None
         self._trust_from(sent)
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether there is a lease, and nobody else can have the run by now."""
+        is_in_time = clock.monotonic() < self._trusted_until
+        return self.lease is not None and self.lost is None and is_in_time
 
     def check(self) -> None:
         """Raise `LeaseLostError` unless the lease can still be trusted, `StoreClosedError` if nobody can renew it.
@@ -187,10 +194,10 @@ class Keeper:
         """Whoever holds a run gets it again under the same name, and so learns the term to release."""
         try:
             if isinstance(store, NamesHolder):
-                holder = store.holder(self.run_id)
+                holder = answer_of(store.holder, self.run_id)
                 if holder is None or holder.owner != owner:
                     return
-            store.release(store.acquire(self.run_id, owner, self._ttl_s))
+            answer_of(store.release, answer_of(store.acquire, self.run_id, owner, self._ttl_s))
         except Exception as error:  # what the caller hears of is why it had failed
             logger.debug("run %s: what was granted, if it was: %s", self.run_id, error)
 
@@ -233,14 +240,15 @@ class _Asked:
 
     def acquire(self, store: Leases, run_id: str, owner: str, ttl_s: float) -> Lease:
         try:
-            lease = store.acquire(run_id, owner, ttl_s)
+            with failing_as_ours(f"run {run_id!r}: its lease could not be had"):
+                lease = answer_of(store.acquire, run_id, owner, ttl_s)
         except LeaseHeldError:
             self.is_refused = True
             raise
         with self._lock:
             self._given, is_left = lease, self._is_left
         if is_left or (self._loop is not None and self._loop.is_closed()):
-            store.release(lease)
+            answer_of(store.release, lease)
         return lease
 
     def leave(self) -> Lease | None:

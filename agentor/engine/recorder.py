@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from agentor.engine.committed import committed
 from agentor.engine.daemon_thread import MORE_THREADS, NoThreadError, in_thread
 from agentor.engine.events import Event
+from agentor.engine.store.own import answer_of, loaded
 from agentor.engine.store.protocol import AppendsMany, Lease, Store, Submits
 from agentor.engine.store.transacting import Transaction, Transacts
 from agentor.errors import (
@@ -58,7 +59,13 @@ class Recorder:
         self._strict = durability == "strict"
         self._lease = lease
         self._ensure = ensure  # that there is a lease, if there can be one
+        self._has_terms = isinstance(store, AppendsMany | Submits)
         self.unsaved: list[Event] = []
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the store itself refuses what is written after somebody else has had the run: it is told our lease."""
+        return self._has_terms and self._lease() is not None
 
     async def save(self, events: Sequence[Event]) -> None:
         """Return when the events are on disk; with best effort also when they could not be saved.
@@ -90,7 +97,7 @@ class Recorder:
             await self.save(())
         if self._ensure is not None:
             await self._ensure()
-        transaction = store.transact(self._run_id, self._lease(), limit_s)
+        transaction = answer_of(store.transact, self._run_id, self._lease(), limit_s)
         try:
             await asyncio.wrap_future(transaction.begun)
         except asyncio.CancelledError:
@@ -136,7 +143,7 @@ class Recorder:
     async def _submit(self, store: Submits) -> None:
         if self.unsaved:
             events = list(self.unsaved)
-            future = store.submit(self._run_id, events, self._lease())
+            future = answer_of(store.submit, self._run_id, events, self._lease())
             try:
                 await committed(future)
             finally:  # also if we were cancelled meanwhile
@@ -158,7 +165,7 @@ class Recorder:
     async def _drop_saved(self) -> bool:
         """Forget what an earlier save brought to the disk although it seemed to fail; whether there was any."""
         assert self._store is not None
-        log = await off_loop(self._store, self._store.load, self._run_id)
+        log = await off_loop(self._store, loaded, self._store, self._run_id)
         stored = {event.seq: event for event in log}
         left = [event for event in self.unsaved if stored.get(event.seq) != event]
         dropped = len(left) < len(self.unsaved)
@@ -185,12 +192,12 @@ class Recorder:
 async def off_loop(store: Any, call: Callable[..., _Result], *args: Any) -> _Result:
     """Call a store without holding up the event loop; at once if the store says that it never blocks.
 
-    What the call raises; `StoreError` if there is no thread for it, and nothing was done.
+    What the call raises; `StoreError` if there is no thread for it, or it is to be awaited, and nothing was done.
     """
     if not getattr(store, "blocking", True):
-        return call(*args)
+        return answer_of(call, *args)
     try:
-        return await in_thread(lambda: call(*args), "store")
+        return await in_thread(lambda: answer_of(call, *args), "store")
     except NoThreadError as error:
         raise StoreError(
             f"no thread can be started that asks {store!r} ({error}), so nothing was done. {MORE_THREADS}"

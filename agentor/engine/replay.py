@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from agentor.engine import contradictions
 from agentor.engine import events as ev
 from agentor.engine.batch import (
     NO_FAILURES,
@@ -191,13 +192,15 @@ def messages_of(state: RunState, event: Event) -> Callable[[], list[Message]] | 
 def verify(events: Iterable[Event], run_id: str | None = None) -> list[str]:
     """What is wrong with a log, in words; [] if replay rebuilds exactly what was sent and recorded."""
     problems: list[str] = []
-    state = RunState()
+    state, memory = RunState(), contradictions.Memory()
     for event in ev.without_repeats(events):
         try:
             after = _evolve_named(state, event, run_id)
         except LogCorruptError as error:
             return [*problems, str(error)]
-        problems.extend(f"seq {after.seq}: {problem}" for problem in _doubts(state, event, after))
+        doubts = [*_doubts(state, event, after), *_contradictions(state, event, memory)]
+        problems.extend(f"seq {after.seq}: {problem}" for problem in doubts)
+        memory.note(event)
         state = after
     if not state.has_start and not len(state.transcript):
         problems.append("there is no run_start, so the conversation is not known")
@@ -211,6 +214,31 @@ def _doubts(before: RunState, event: Event, after: RunState) -> Iterable[str]:
         yield f"an event of the unknown type {event.type!r} (kept, skipped)"
     if event.type == ev.TOOL_RESULT and after.batch is before.batch and before.batch is None:
         yield f"a result of {event.name!r} that no call asked for (skipped)"
+
+
+def _contradictions(before: RunState, event: Event, memory: contradictions.Memory) -> Iterable[str]:
+    if event.type == ev.RUN_START:
+        yield from contradictions.of_start(event)
+    elif before.definition is None:  # of a segment that others have begun
+        return
+    elif event.type in (ev.TOOL_CALL, ev.TOOL_RESULT):
+        declared = memory.effect_of(before.definition, event.name or "")
+        yield from contradictions.of_call(before.batch, event, declared)
+    elif event.type == ev.GENERATION and event.digest is None:
+        yield "a generation without its digest: what it was sent cannot be checked"
+    elif event.type == ev.MESSAGE:
+        yield from contradictions.of_answer(event, _answer_of(before))
+    elif event.type == ev.RUN_END:
+        yield from contradictions.of_end(event, _answer_of(before), memory.spent)
+
+
+def _answer_of(state: RunState) -> str | None:
+    """What a run would be completed with."""
+    if state.batch is not None:
+        return None
+    if (answer := state.answer) is None:
+        return state.transcript.last_answer
+    return None if answer.cut or answer.refusal or answer.mismatch else answer.text
 
 
 def _evolve_named(state: RunState, event: Event, run_id: str | None) -> RunState:

@@ -316,11 +316,16 @@ class Runner:
         await self._record_results(staged)
 
     async def _record_left(self, arrived: Arrived) -> None:
-        """Record what has ended before the run does: that it is over is no doubt about what was done."""
+        """Record what has ended before the run does: that it is over is no doubt about what was done.
+
+        Also when our lease cannot be trusted any more: nothing follows from it, and if somebody else has had the run it is
+        refused where it would be written.
+        """
         if not arrived:
             return
         try:
-            self._keeper.check()
+            if not self._recorder.is_fenced:
+                self._keeper.check()
             await self._record_arrived(arrived)
         except Exception as error:  # what ends the run is what is to be told
             logger.warning(

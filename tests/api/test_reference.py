@@ -1,4 +1,4 @@
-"""docs/reference.md names every call of an agent with every argument and default, and none that is not there."""
+"""docs/reference.md names every call of an agent, and every store, with every argument and default, and none that is not there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentor import Agentor
+from agentor import Agentor, FileStore, MemoryStore, SQLiteStore
 from agentor.worker import WorkPlan
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
@@ -19,6 +19,7 @@ SECTIONS = dict(
 PUBLIC = [name for name, _ in inspect.getmembers(Agentor, callable) if name[0] != "_"]
 TWINS = {f"a{name}" for name in PUBLIC} & set(PUBLIC)
 CALLS = [name for name in PUBLIC if name not in TWINS]
+CLASSES = {each.__name__: each for each in (Agentor, SQLiteStore, FileStore, MemoryStore)}
 
 
 def promised(section: str) -> list[tuple[str, str]]:
@@ -35,12 +36,12 @@ def taken(call: Any) -> list[tuple[str, str]]:
 
 
 def test_the_page_has_every_call_and_no_other() -> None:
-    assert set(SECTIONS) == {"Agentor", *CALLS}
+    assert set(SECTIONS) == {*CLASSES, *CALLS}
 
 
-@pytest.mark.parametrize("name", ["Agentor", *CALLS])
+@pytest.mark.parametrize("name", [*CLASSES, *CALLS])
 def test_every_argument_is_there_with_its_default_in_order(name: str) -> None:
-    call = Agentor if name == "Agentor" else getattr(Agentor, name)
+    call = CLASSES.get(name) or getattr(Agentor, name)
     assert promised(SECTIONS[name]) == taken(call)
 
 

@@ -31,6 +31,8 @@ KILLED = Ended(-9, False, None)
 STORE = MemoryStore()
 agent(STORE).run("What is the weather?", run_id="r")
 LOG = STORE.load("r")
+# Of a log without these nothing is asked that it could say of itself: what a test has put in it is to be found elsewhere.
+UNCHECKED: dict[str, Any] = {"digest": None, "definition": None, "defined": None}
 
 
 def mark(
@@ -117,7 +119,7 @@ def answering(text: str) -> tuple[list[Event], str]:
     """The log with another answer of the first tool call, and that call's id."""
     first = next(event for event in LOG if event.type == "tool_result")
     log = changed(lambda event: event.with_(result=text) if event == first else event)
-    return [event.with_(digest=None) for event in log], first.call_id or ""
+    return [event.with_(**UNCHECKED) for event in log], first.call_id or ""
 
 
 def test_another_answer_of_a_tool_that_was_not_under_way_is_found() -> None:
@@ -186,7 +188,7 @@ def given_up(answered: int) -> list[Event]:
     kept = len(replay(LOG[:4]).messages)
     given_up = Event("run_start", messages=[], kept=kept)
     log = [*LOG[:7], *BOTH[:answered], given_up, *LOG[4:]]
-    return [event.with_(seq=n, digest=None) for n, event in enumerate(log, 1)]
+    return [event.with_(seq=n, **UNCHECKED) for n, event in enumerate(log, 1)]
 
 
 @pytest.mark.parametrize(("answered", "verdict"), [(0, "safe"), (1, "unsafe")])
@@ -253,7 +255,7 @@ def failing(call_id: str, error: str) -> list[Event]:
         is_meant = event.type == "tool_result" and event.call_id == call_id
         return event.with_(**told) if is_meant else event
 
-    return [event.with_(digest=None) for event in changed(fail)]
+    return [event.with_(**UNCHECKED) for event in changed(fail)]
 
 
 @pytest.mark.parametrize("varying", [frozenset(), frozenset({"call_1"})])
@@ -371,7 +373,7 @@ def test_a_doubt_excuses_only_what_follows_from_it() -> None:
     doubt = LOG[3].with_(error="outcome unknown", result="Error: not known")
     log = [*LOG[:3], doubt, *LOG[4:]]
     other = [e.with_(text="No.") if e.text == ANSWER else e for e in log]
-    reference = evidence([e.with_(digest=None) for e in other], open_calls=frozenset({"call_1"}))
+    reference = evidence([e.with_(**UNCHECKED) for e in other], open_calls=frozenset({"call_1"}))
     assert judged(reference).verdict == "unsafe"
     assert judged(reference, live=True).verdict == "in doubt"
 

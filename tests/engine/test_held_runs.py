@@ -29,7 +29,8 @@ from agentor.engine.lease import Keeper
 from agentor.engine.store.protocol import Lease
 from agentor.errors import StoreClosedError
 from agentor.testing import ScriptedModel, calls, says
-from tests.engine.agents import ThreeMethods
+from tests.engine.agents import STORES, ThreeMethods
+from tests.engine.leases import TestClock
 from tests.workers.crew import processes
 
 SCRIPT = [calls(("press", {})), says("done")]
@@ -412,3 +413,36 @@ def test_who_cannot_be_given_a_thread_holds_a_run_as_soon_as_somebody_asks_for_i
     assert held_for(desk, "held") == ["pay"]
     assert desk.released.wait(60)
     assert desk.asked[:5] == ["renew"] * 5
+
+
+# What is said of it ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STORES)
+async def test_a_run_is_said_to_be_held_where_somebody_holds_it(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    press = Press(STORES[name](tmp_path))
+    await leave_by_cancelling_the_task(press)
+    holds = name != "three methods"
+    how = "held until it ends" if holds else "it goes on, and cannot be stopped"
+    assert f"run r: {how}: press (call_1)" in caplog.messages
+    await press.open_gate()
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_a_run_is_not_said_to_be_held_by_whoever_was_suspended_beyond_its_lease(
+    is_taken: bool, time: TestClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    press = Press(store, "once")
+    task = await press.begun()
+    time.stand_still(31.0)
+    if is_taken:
+        store.acquire("r", "rival", 30.0)
+    with pytest.raises(LeaseLostError):
+        await asyncio.gather(task, time.move(5.0))
+    assert "run r: it goes on, and cannot be stopped: press (call_1)" in caplog.messages
+    await press.open_gate()
+    told = [text for text in caplog.messages if "its lease was lost while a tool" in text]
+    assert len(told) == is_taken

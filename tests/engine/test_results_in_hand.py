@@ -25,7 +25,7 @@ from agentor.engine.replay import verify
 from agentor.engine.store.protocol import Lease
 from agentor.stopping import OVERDUE, LetGo, Stop, tell
 from agentor.testing import ScriptedModel, calls, says
-from tests.engine.agents import types
+from tests.engine.agents import STORES, ThreeMethods, types
 from tests.engine.leases import TestClock
 
 CANCEL = Stop("cancelled", "Cancelled.", "ada")
@@ -268,24 +268,75 @@ async def test_what_has_been_given_is_recorded_when_a_transaction_beside_it_cann
 # Not where something is broken ------------------------------------------------------------------------------------
 
 
-async def test_who_has_lost_the_lease_records_nothing_more(
-    time: TestClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Busy(MemoryStore):
-        lease_ttl_s = 30.0
+class WithLeasesOnly(ThreeMethods):
+    """A store whose leases keep workers apart, and whose append is not told of them."""
 
-        def renew(self, lease: Lease) -> Lease:
-            raise StoreError("the disk is full")
+    def __init__(self) -> None:
+        super().__init__()
+        self._book = MemoryStore()
+        self.acquire, self.renew = self._book.acquire, self._book.renew
+        self.release, self.holder = self._book.release, self._book.holder
 
-    store, till = Busy(), Till()
+
+LEASED: dict[str, Callable[[Path], Any]] = {
+    **{name: make for name, make in STORES.items() if name != "three methods"},
+    "leases only": lambda path: WithLeasesOnly(),
+}
+
+
+async def suspended_in_a_payment(
+    store: Any, time: TestClock, meanwhile: Callable[[], object]
+) -> list[Event]:
+    """The log of a worker that was suspended beyond its lease while its tool was at work, and had the result when it woke."""
+    till = Till()
+    store.blocking = False
     task = asyncio.create_task(till.agent(store, "tidy").arun("go", run_id="r"))
     await till.waiting.wait()
-    await time.move(29.9)
+    time.stand_still(31.0)
+    meanwhile()
     with pytest.raises(LeaseLostError):
-        await task
+        await asyncio.gather(task, time.move(1.0))
     assert till.given == ["tidy"]
-    assert types(store.load("r")) == ["run_start", "generation", "tool_call"]
+    log: list[Event] = store.load("r")
+    return log
+
+
+@pytest.mark.parametrize("name", LEASED)
+async def test_whoever_was_suspended_beyond_its_lease_records_what_it_has_in_hand_if_nobody_had_the_run(
+    name: str, time: TestClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LEASED[name](tmp_path)
+    log = await suspended_in_a_payment(store, time, lambda: None)
+    begun = ["run_start", "generation", "tool_call"]
+    if name == "leases only":  # nothing else would refuse it if somebody had
+        assert types(log) == begun
+        assert "results that came while it was stopped are not recorded" in caplog.text
+        return
+    assert types(log) == [*begun, "tool_result"]  # and nothing follows from it
+    assert verify(log) == []
+    assert store.holder("r") is None
+    again = Till()
+    result = await again.agent(store, "tidy").aresume("r")
+    assert (result.final_output, again.began) == ("done", [])
+    getattr(store, "close", lambda: None)()
+
+
+@pytest.mark.parametrize("lets_go", [False, True])
+@pytest.mark.parametrize("name", ["memory", "sqlite", "leases only"])
+async def test_whoever_was_suspended_beyond_its_lease_records_nothing_once_somebody_had_the_run(
+    name: str, lets_go: bool, time: TestClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = LEASED[name](tmp_path)
+
+    def take_over() -> None:
+        lease = store.acquire("r", "rival", 30.0)
+        if lets_go:
+            store.release(lease)
+
+    log = await suspended_in_a_payment(store, time, take_over)
+    assert types(log) == ["run_start", "generation", "tool_call"]
     assert "results that came while it was stopped are not recorded" in caplog.text
+    getattr(store, "close", lambda: None)()
 
 
 class Full(MemoryStore):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from agentor.engine.events import APPROVAL, COPY, FORK, Event, without_repeats
 from agentor.engine.replay import replay
 from agentor.engine.store.numbering import numbered
+from agentor.engine.store.own import answer_of, loaded
 from agentor.engine.store.protocol import Store
 from agentor.errors import LogCorruptError, RunExistsError
 
@@ -72,13 +73,14 @@ def copy_events(store: Store, copy: Copy, source: Sequence[Event], is_asked: boo
     `source` is the parent's log, numbered without gaps or repeats. `is_asked`: the fork is going to be given an input.
     `RunExistsError` if what is there was copied from another run, which had the parent's id before.
     """
-    there = unmarked(numbered(copy.run_id, without_repeats(store.load(copy.run_id))))
+    there = unmarked(numbered(copy.run_id, without_repeats(loaded(store, copy.run_id))))
     copied = unmarked(source[: copy.events])  # the mark of a parent says nothing of its copy
     if there != copied[: len(there)] or len(copied) < copy.events:
         raise RunExistsError(copy.run_id, copy.orphaned(len(there)))
     marks = not there and (is_asked or _may_be_made_twice(copied))
     for event in copied[len(there) :]:
-        store.append(copy.run_id, copy.mark(event) if marks and event.seq == 1 else event)
+        body = copy.mark(event) if marks and event.seq == 1 else event
+        answer_of(store.append, copy.run_id, body)
 
 
 def _may_be_made_twice(events: Sequence[Event]) -> bool:

@@ -10,6 +10,7 @@ from agentor.engine import clock
 from agentor.engine.events import FORK, Event, Message, without_repeats
 from agentor.engine.store.copying import Copy, check_whole, copy_events, unfinished_copy
 from agentor.engine.store.numbering import check_fork_point, check_meant, numbered
+from agentor.engine.store.own import answer_of, loaded
 from agentor.engine.store.protocol import Store, check_run_id, new_run_id
 from agentor.errors import RunExistsError, RunNotFoundError
 
@@ -44,7 +45,7 @@ def fork_run(
         told = {"event": event, "of": of} if "of" in takes else {"event": event}
         if of is not None and "of" not in takes:  # the best that can be done
             check_meant(run_id, _source(store, run_id)[0], of)
-        verb(run_id, fork_id, at=at, **told)
+        answer_of(verb, run_id, fork_id, at=at, **told)
     else:
         _fork_in_steps(store, run_id, fork_id, at, verb, takes, event, of)
     return fork_id
@@ -86,19 +87,19 @@ def _fork_in_steps(
     begun = _begun(store, run_id, fork_id, at)
     last_seq = begun.events if begun else check_fork_point(run_id, len(source), at)
     if verb is not None and "at" in takes:
-        verb(run_id, fork_id, at=last_seq)
+        answer_of(verb, run_id, fork_id, at=last_seq)
     elif verb is not None and last_seq == len(source) and begun is None:
-        verb(run_id, fork_id)
+        answer_of(verb, run_id, fork_id)
         # A run in flight may have grown since we looked.
-        last_seq = len(without_repeats(store.load(fork_id)))
+        last_seq = len(without_repeats(loaded(store, fork_id)))
     else:
         copy_events(store, begun or Copy(fork_id, run_id, last_seq), source, bool(event.messages))
-    store.append(fork_id, event.with_(forked_at=last_seq, seq=last_seq + 1))
+    answer_of(store.append, fork_id, event.with_(forked_at=last_seq, seq=last_seq + 1))
 
 
 def _source(store: Store, run_id: str) -> tuple[list[Event], bool]:
     """The events of a run, numbered and each once, and whether the store has some of them twice."""
-    log = store.load(run_id)
+    log = loaded(store, run_id)
     if not log:
         raise RunNotFoundError(run_id)
     source = numbered(run_id, without_repeats(log))
@@ -107,10 +108,10 @@ def _source(store: Store, run_id: str) -> tuple[list[Event], bool]:
 
 def _begun(store: Store, run_id: str, fork_id: str, at: int | None) -> Copy | None:
     """The copy that was broken off, if it is this one; `RunExistsError` if the id is taken otherwise."""
-    events = without_repeats(store.load(fork_id))
+    events = without_repeats(loaded(store, fork_id))
     copy = unfinished_copy(fork_id, events)
     if copy is not None and copy.parent == run_id and at in (None, copy.events):
         return copy
-    if events or fork_id in store.list_runs():
+    if events or fork_id in answer_of(store.list_runs):
         raise RunExistsError(fork_id)
     return None

@@ -51,7 +51,10 @@ TOOL_EDGE = (
 )
 # From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
 FLOORS = {
-    "floor": ["agentor.errors", "agentor.engine.clock", "agentor.engine.strict_json"],
+    "floor": [
+        *("agentor.errors", "agentor.engine.clock", "agentor.engine.strict_json"),
+        "agentor.engine.interrupts",
+    ],
     "core": [f"agentor.engine.{name}" for name in CORE],
     "edges": [
         *(

@@ -7,7 +7,6 @@ network clients stay bound to one loop. The thread is a daemon, so it never keep
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import contextvars
 import functools
@@ -15,14 +14,13 @@ import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from agentor.engine.interrupts import Answer, deferred, ended
 
 _Self = TypeVar("_Self")
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
-
-SIGNALS_S: Final = 0.25  # how late a signal may be noticed
 
 
 class LoopThread:
@@ -61,7 +59,7 @@ class LoopThread:
         self.loop.close()
 
 
-class _Started(Future[_Result], Generic[_Result]):
+class _Started(Answer[_Result]):
     """A future that another thread can wait for, and whose work it can cancel in an orderly way."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -82,10 +80,10 @@ class _Started(Future[_Result], Generic[_Result]):
             self.set_result(result)
 
     def stop(self) -> None:
-        """Cancel the work and return when it has ended, so that all it leaves behind is on disk."""
+        """Cancel the work and return when it has ended, so that all it leaves behind is on disk; or at an interrupt."""
         self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
         with contextlib.suppress(BaseException):
-            self.exception()
+            ended(self)
 
 
 async def _made(make: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
@@ -110,31 +108,45 @@ def _shared_loop() -> LoopThread:
 def wait_for(make: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
     """Run a coroutine to its end from synchronous code. Ctrl-C cancels it in an orderly way first."""
     if not getattr(_this_thread, "is_loop", False):
-        return _wait(_shared_loop().start(make))
+        return _outcome(_shared_loop, make)
     nested = LoopThread()  # we are on a loop of ours, so nobody would serve what we wait for
     try:
-        return _wait(nested.start(make))
+        return _outcome(lambda: nested, make)
     finally:
         nested.stop()
 
 
-def _wait(work: _Started[_Result]) -> _Result:
+def _outcome(
+    loop: Callable[[], LoopThread], make: Callable[[], Coroutine[Any, Any, _Result]]
+) -> _Result:
+    """What comes of it. Whatever is raised here, also at the very end, is that or tells it."""
+    work: _Started[_Result] | None = None
     try:
-        while not work.done():
-            # The system may hand a signal to any thread, and then nothing wakes the main thread, which alone runs
-            # Python's handlers: it has to come back by itself.
-            concurrent.futures.wait([work], timeout=SIGNALS_S)
-        return work.result()
-    except (KeyboardInterrupt, SystemExit) as interrupt:
-        if not work.done():
-            work.stop()
-        if work.done():
+        with deferred():
+            work = loop().start(make)
+            _wait(work)
+            return work.result()
+    except BaseException as interrupt:
+        if work is not None:
             _tell_what_there_is(interrupt, work)
         raise
 
 
-def _tell_what_there_is(interrupt: BaseException, work: Future[Any]) -> None:
+def _wait(work: _Started[Any]) -> None:
+    try:
+        ended(work)
+    except BaseException:  # whatever handler raised it: nothing goes on behind the caller's back
+        if not work.done():
+            work.stop()
+        raise
+
+
+@deferred()
+def _tell_what_there_is(interrupt: BaseException, work: Answer[Any]) -> None:
     """The interrupt is all that the caller hears of, so it names the run that is there now."""
+    if not work.done():
+        interrupt.add_note("It was interrupted again before it had ended, and ends by itself.")
+        return
     error = work.exception()
     if error is None:
         if run_id := getattr(work.result(), "run_id", None):

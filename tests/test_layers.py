@@ -53,10 +53,13 @@ TOOL_EDGE = (
 # From the ground up. A name covers the module and everything inside it, unless a longer name says otherwise.
 FLOORS = {
     "floor": [
-        "agentor.errors",
-        "agentor.commands",
-        "agentor.engine.clock",
-        "agentor.engine.strict_json",
+        *(
+            "agentor.errors",
+            "agentor.commands",
+            "agentor.engine.clock",
+            "agentor.engine.strict_json",
+        ),
+        "agentor.engine.interrupts",
     ],
     "core": [f"agentor.engine.{name}" for name in CORE],
     "edges": [

@@ -12,7 +12,7 @@ from tests.mutation_score import main, score_of
 from tests.test_layers import FLOORS
 
 ROOT = Path(__file__).resolve().parents[2]
-NOT_PURE = {"agentor.engine.clock"}
+NOT_PURE = {"agentor.engine.clock", "agentor.engine.interrupts"}
 
 
 def test_every_module_of_the_core_and_the_floor_is_measured() -> None:

@@ -142,16 +142,17 @@ def test_who_interrupts_a_blocking_fork_is_told_what_there_is(
     early.runs = store.runs
     agent = Agentor("A", model=Waiting(), store=early)
 
-    def wait(futures: Any, timeout: float) -> None:
+    def wait(future: Any) -> None:
         """In the place of the signal that comes while the main thread waits."""
+        monkeypatch.undo()
         if when == "when it has ended":
-            assert futures[0].exception(10.0) is None
+            assert future.exception(10.0) is None
         else:
             assert reached.wait(10.0)
             interrupted.set()
         raise interrupt()
 
-    monkeypatch.setattr("concurrent.futures.wait", wait)
+    monkeypatch.setattr("agentor.blocking.ended", wait)
     with pytest.raises((KeyboardInterrupt, SystemExit)) as ended:
         agent.fork("p", "And tomorrow?", fork_id="f")
     told = {"while it goes on": [NAMED], "when it has ended": ["It had ended by then, as run 'f'."]}

@@ -181,9 +181,9 @@ def test_submit_waits_for_room_when_very_many_wait(
     store.append("run", said("0"))
     store._writer.pause()
     blocked = threading.Event()
-    wait_for = store._writer._room.wait_for
+    wait_until = store._writer._room.wait_until
     monkeypatch.setattr(
-        store._writer._room, "wait_for", lambda free: blocked.set() or wait_for(free)
+        store._writer._room, "wait_until", lambda free: blocked.set() or wait_until(free)
     )
     submitted: list[int] = []
 

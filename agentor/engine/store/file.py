@@ -18,6 +18,7 @@ from typing import Final, Self
 
 from agentor.engine import clock
 from agentor.engine.events import Event
+from agentor.engine.interrupts import allowed, deferred, kept
 from agentor.engine.store import file_opening
 from agentor.engine.store.copying import check_whole
 from agentor.engine.store.file_ends import End, Ends
@@ -224,8 +225,7 @@ class FileStore(Tailing):
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
         """Lock the run for this process until `release`, or until the process ends."""
         check_wanted(owner, ttl_s)
-        with saving(self.path(run_id)):
-            return self._locks.acquire(run_id, owner, ttl_s)
+        return kept(lambda: self._acquire(run_id, owner, ttl_s), self.release)
 
     def renew(self, lease: Lease) -> Lease:
         with saving(self.path(lease.run_id)):
@@ -278,6 +278,10 @@ class FileStore(Tailing):
         """`ConfigError`: files have no order among each other."""
         raise _no_order()
 
+    def _acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
+        with saving(self.path(run_id)):
+            return self._locks.acquire(run_id, owner, ttl_s)
+
     def _news(self, run_id: str | None, after: int) -> News:
         if run_id is None:
             raise _no_order()
@@ -294,6 +298,7 @@ class FileStore(Tailing):
         check_directory(self.directory)
         return JsonlLog()
 
+    @deferred()
     def _known(self, run_id: str, path: Path) -> bytes | None:
         """What stands in the file, if that is on the disk as far as this store knows. An append may be under way."""
         check_file(path)
@@ -307,7 +312,7 @@ class FileStore(Tailing):
     def _brought_to_disk(self, run_id: str, descriptor: int) -> JsonlLog:
         """What stands in a locked file, after it was synced: whoever wrote it may have died before that."""
         content = content_up_to(descriptor, os.fstat(descriptor).st_size)
-        log = read_jsonl(run_id, content)
+        log = allowed(read_jsonl, run_id, content)
         if content:
             self._ends.bring_to_disk(run_id, descriptor)
         self._ends.keep(run_id, descriptor, End.of(log), len(content))
@@ -343,12 +348,12 @@ class FileStore(Tailing):
             contextlib.suppress(FileNotFoundError),
             opened,  # no append is under way
         ):
-            if holds_run(path) and chosen in (None, version_of(run_id, path)[0]):
+            if holds_run(path) and chosen in (None, allowed(version_of, run_id, path)[0]):
                 return self._take_away(run_id, path)
         return None
 
     def _take_away(self, run_id: str, path: Path) -> list[str]:
-        lines = lines_of(run_id, path)
+        lines = allowed(lines_of, run_id, path)
         try:
             # First, and for good: the next run of this id must not be asked what this one was.
             self._signals.forget(run_id)
@@ -382,7 +387,7 @@ class FileStore(Tailing):
             end = self._ends.known(run_id, descriptor)
             if end is None:
                 end = End.of(self._brought_to_disk(run_id, descriptor))
-            bodies = bodies_after(run_id, end.last_seq, events)
+            bodies = allowed(bodies_after, run_id, end.last_seq, events)
             content = (b"\n" if end.needs_newline else b"") + _lines(bodies)
             try:
                 write_at(descriptor, end.size, content)
@@ -406,6 +411,7 @@ class FileStore(Tailing):
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, end.size)
 
+    @deferred()
     def _create_whole(self, run_id: str, target: Path, content: bytes) -> None:
         """Make the file appear at once with all its content, or not at all; never over an existing one."""
         scratch = self.directory / f".{run_id}.{clock.new_id()}.tmp"

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from agentor.engine import clock
+from agentor.engine.interrupts import deferred, held
 from agentor.engine.store.file_errors import check_directory
 from agentor.engine.store.file_reading import check_file
 from agentor.engine.store.over_fork import new_lock
@@ -48,7 +49,7 @@ class FileLocks:
         _all_locks.add(self)
 
     def acquire(self, run_id: str, owner: str, ttl_s: float) -> Lease:
-        with self._lock:
+        with held(self._lock):
             if self._is_held(run_id) and self._held[run_id][1].owner == owner:
                 return self._renewed(run_id, ttl_s)
             descriptor = self._locked(run_id)
@@ -64,15 +65,16 @@ class FileLocks:
             return lease
 
     def renew(self, lease: Lease) -> Lease:
-        with self._lock:
+        with held(self._lock):
             self._check(lease)
             return self._renewed(lease.run_id, lease.ttl_s)
 
     def release(self, lease: Lease) -> None:
-        with self._lock, contextlib.suppress(LeaseLostError):
+        with held(self._lock), contextlib.suppress(LeaseLostError):
             self._check_current(lease)
             self._let_go(lease.run_id)
 
+    @deferred()
     def check(self, run_id: str, lease: Lease | None) -> None:
         """Refuse an append: with a lease unless it is the current one, without one while somebody holds the run."""
         if lease is None:
@@ -80,9 +82,10 @@ class FileLocks:
             return
         if lease.run_id != run_id:
             raise LeaseLostError(run_id)
-        with self._lock:
+        with held(self._lock):
             self._check(lease)
 
+    @deferred()
     def holder(self, run_id: str) -> Holder | None:
         """Told by what is written in the lock file: even a short look at the lock itself would keep a worker out."""
         try:
@@ -101,20 +104,21 @@ class FileLocks:
     @contextlib.contextmanager
     def removing(self, run_id: str) -> Iterator[None]:
         """Hold a run that nobody else holds, while it is taken away; its lock goes with it. `LeaseHeldError`."""
-        with self._lock:
-            descriptor = self._locked(run_id)
-        try:
-            yield  # without our own lock: whoever waits for one file must not keep the other runs waiting
-        finally:
-            self._take_away(run_id, descriptor)
+        with deferred():
+            with held(self._lock):
+                descriptor = self._locked(run_id)
+            try:
+                yield  # without our own lock: whoever waits for one file must not keep the other runs waiting
+            finally:
+                self._take_away(run_id, descriptor)
 
     def forget(self, run_id: str) -> None:
         """The run is gone, and with it the terms of its leases."""
-        with self._lock:
+        with held(self._lock):
             self._terms.pop(run_id, None)
 
     def close(self) -> None:
-        with self._lock:
+        with held(self._lock):
             for run_id in list(self._held):
                 self._let_go(run_id)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from agentor.engine import clock
+from agentor.engine.interrupts import allowed, deferred
 from agentor.engine.store.file_lock import is_at
 from agentor.engine.store.file_reading import check_file, holds_run
 from agentor.errors import AgentorError
@@ -31,21 +32,25 @@ def opened(
     busy: Callable[[float], AgentorError],
     longest_s: float | None = None,
 ) -> Iterator[tuple[int, bool]]:
-    """A locked descriptor, and whether the file is new. The lock keeps processes apart; `busy` says that it took too long."""
+    """A locked descriptor, and whether the file is new. The lock keeps processes apart; `busy` says that it took too long.
+
+    No interrupt comes into the block, but into what it calls by `allowed`.
+    """
     longest_s = LONGEST_WAIT_S if longest_s is None else longest_s
-    while True:
-        is_new = not check_file(path)
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-        try:
-            if not is_locked_in_time(descriptor, kind, longest_s):
-                raise busy(longest_s)
-            if is_at(descriptor, path):  # else it was deleted while we waited
-                with _nothing_left(descriptor, path) if flags & os.O_CREAT else _as_it_is:
-                    yield descriptor, is_new
-                return
-        finally:
-            unlock(descriptor)
-            os.close(descriptor)
+    with deferred():
+        while True:
+            is_new = not check_file(path)
+            descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+            try:
+                if not is_locked_in_time(descriptor, kind, longest_s):
+                    raise busy(longest_s)
+                if is_at(descriptor, path):  # else it was deleted while we waited
+                    with _nothing_left(descriptor, path) if flags & os.O_CREAT else _as_it_is:
+                        yield descriptor, is_new
+                    return
+            finally:
+                unlock(descriptor)
+                os.close(descriptor)
 
 
 _as_it_is: Final = contextlib.nullcontext()
@@ -69,7 +74,7 @@ def is_locked_in_time(descriptor: int, kind: int, longest_s: float) -> bool:
     while not _is_locked(descriptor, kind):
         if waited_s >= longest_s:
             return False
-        clock.pause(pause_s)
+        allowed(clock.pause, pause_s)
         waited_s, pause_s = waited_s + pause_s, min(2 * pause_s, _LONGEST_PAUSE_S)
     return True
 
@@ -118,6 +123,7 @@ def put_in_place(scratch: Path, target: Path, busy: Callable[[float], AgentorErr
             os.replace(scratch, target)
 
 
+@deferred()
 def sync_directory(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

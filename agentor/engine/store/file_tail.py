@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from agentor.engine.events import Event
+from agentor.engine.interrupts import allowed, deferred
 from agentor.engine.store.file_ends import End, Ends
 from agentor.engine.store.file_lock import is_at
 from agentor.engine.store.file_opening import is_locked_in_time, unlock
@@ -48,6 +49,7 @@ class Follower:
             return self._news(self._file.descriptor)
         return []
 
+    @deferred()
     def _news(self, descriptor: int) -> list[Event]:
         size = os.fstat(descriptor).st_size
         if size == self._size:
@@ -68,7 +70,7 @@ class Follower:
     def _read_on(self, descriptor: int) -> JsonlLog:
         size = os.fstat(descriptor).st_size
         content = os.pread(descriptor, max(size - self._read, 0), self._read)
-        log = read_jsonl(self._run_id, content, self._last_seq)
+        log = allowed(read_jsonl, self._run_id, content, self._last_seq)
         end = End(self._read + log.good_size, self._last_seq + len(log.events), log.needs_newline)
         if log.events and self._ends.known(self._run_id, descriptor) is None:
             self._ends.bring_to_disk(self._run_id, descriptor)
@@ -90,6 +92,7 @@ class Follower:
 class _Open:
     """A file that is closed at the latest when nobody has it any more, as when a tail is left."""
 
+    @deferred()
     def __init__(self, path: Path) -> None:
         check_file(path)
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -16,6 +16,7 @@ from typing import Self
 import apsw
 
 from agentor.engine.events import Event
+from agentor.engine.interrupts import result_of
 from agentor.engine.store import sqlite_backup
 from agentor.engine.store import sqlite_damage as damage
 from agentor.engine.store import sqlite_deleting as deleting
@@ -93,11 +94,11 @@ class SQLiteStore(OpenedFile, Tailing):
 
     def append(self, run_id: str, event: Event) -> None:
         """Save one event; return when it is on disk."""
-        self.submit(run_id, [event]).result()
+        result_of(lambda: self.submit(run_id, [event]))
 
     def append_many(self, run_id: str, events: Sequence[Event], lease: Lease | None = None) -> None:
         """Save all of the events in one commit, or none; return when they are on disk."""
-        self.submit(run_id, events, lease).result()
+        result_of(lambda: self.submit(run_id, events, lease))
 
     def submit(
         self, run_id: str, events: Sequence[Event], lease: Lease | None = None
@@ -285,7 +286,9 @@ class SQLiteStore(OpenedFile, Tailing):
         """The right to append to a run for `ttl_s` seconds; `LeaseHeldError` while a living other has it."""
         check_run_id(run_id)
         check_wanted(owner, ttl_s)
-        return self._write(lambda connection: leases.acquire(connection, run_id, owner, ttl_s))
+        return self._write(
+            partial(leases.acquire, run_id=run_id, owner=owner, ttl_s=ttl_s), self.release
+        )
 
     def renew(self, lease: Lease) -> Lease:
         """The same term for another `ttl_s` seconds; `LeaseLostError` if it is no longer ours."""

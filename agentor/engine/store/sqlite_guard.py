@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 import apsw
 
+from agentor.engine.interrupts import held
 from agentor.engine.store.whole_file import left_its_scratch
 from agentor.errors import StoreError
 
@@ -56,7 +57,7 @@ def opening(path: str) -> Iterator[Identity]:
             f"{path}: this process was forked while SQLite was at work in its parent, whose locks it would take for "
             "its own, so it cannot use SQLite. Fork while no store is in use, or start the process anew (spawn)"
         )
-    with _lock:
+    with held(_lock):
         found = identity(path)
         if not _in_use[found]:
             _refuse_foreign_descriptors(path, found)
@@ -70,11 +71,11 @@ def opening(path: str) -> Iterator[Identity]:
 
 def opening_again() -> contextlib.AbstractContextManager[object]:
     """Hold while a store that has its file in use already opens it once more."""
-    return _lock
+    return held(_lock)
 
 
 def closed(found: Identity) -> None:
-    with _lock:
+    with held(_lock):
         _in_use[found] -= 1
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import apsw
 
+from agentor.engine.interrupts import allowed, deferred, held, result_of
 from agentor.engine.store import sqlite_guard as guard
 from agentor.engine.store.sqlite_file import (
     Settings,
@@ -49,7 +50,7 @@ class OpenedFile:
         guard.refuse_second_name(self.path)
         self._opening = threading.Lock()
         self._makeshift: Makeshift | None = None  # while it can only be read, and has no writer
-        with guard.opening(self.path) as self._identity:
+        with guard.opening(self.path) as self._identity:  # no interrupt, but in what is `allowed`
             try:
                 self._open(check)
             except StoreError as error:
@@ -58,11 +59,11 @@ class OpenedFile:
     def _open(self, check: bool) -> None:
         with store_errors(self.path):
             check_room(self.path)
-        connection = open_connection(self._settings)
+        connection = allowed(open_connection, self._settings)
         try:
             if check:
-                quick_check(connection, self.path)
-            self._version = set_up_schema(connection, self.path)
+                allowed(quick_check, connection, self.path)
+            self._version = allowed(set_up_schema, connection, self.path)
             watch = Watch(connection, self.path, self._identity)
         except BaseException:
             connection.close()
@@ -76,12 +77,12 @@ class OpenedFile:
         self._close_at_end(self._writer)
 
     def _open_for_reading(self, error: StoreError, check: bool) -> None:
-        found = makeshift(self._settings, error)
+        found = allowed(makeshift, self._settings, error)
         if found is None:
             raise error
         if check:
             with contextlib.closing(found.connect()) as connection:
-                quick_check(connection, self.path)
+                allowed(quick_check, connection, self.path)
         self._makeshift, self._version = found, found.version
         self._readers = Readers(self.path, found.connect, found.check, idle_max=0)
         self._close_at_end(None)
@@ -95,8 +96,13 @@ class OpenedFile:
         """Commit what is waiting, end the thread, close the connections."""
         if os.getpid() != self._pid:
             return  # another thread of the parent may have had the lock when it forked
-        with self._opening:
-            self._finalizer()
+        with held(self._opening):
+            if (
+                open_still := self._finalizer.peek()
+            ):  # also when an interrupt has ended the first try
+                _, close, arguments, _ = open_still
+                close(*arguments)
+                self._finalizer.detach()
 
     def _submit(self, operation: Callable[[apsw.Connection], T]) -> Future[T]:
         self._check_writable()
@@ -110,7 +116,7 @@ class OpenedFile:
 
     def _open_again(self) -> None:
         """As it should have been opened, now that something is to be written; or `StoreError`."""
-        with self._opening:
+        with held(self._opening):
             if self._makeshift is None:
                 return
             if self._readers.is_closed:
@@ -124,13 +130,15 @@ class OpenedFile:
             finalizer.detach()
             self._makeshift = None
 
-    def _write(self, operation: Callable[[apsw.Connection], T]) -> T:
-        return self._submit(operation).result()
+    def _write(
+        self, operation: Callable[[apsw.Connection], T], undo: Callable[[T], object] | None = None
+    ) -> T:
+        return result_of(partial(self._submit, operation), undo)
 
     def _read(self, query: Callable[[apsw.Connection], T]) -> T:
         self._check_process()
         with store_errors(self.path), self._readers.connection() as connection:
-            return query(connection)
+            return allowed(query, connection)
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -152,6 +160,7 @@ def _nothing(connection: apsw.Connection) -> None:
     pass
 
 
+@deferred()
 def _close(writer: Writer | None, readers: Readers, identity: guard.Identity, pid: int) -> None:
     """Also run when the store is dropped without `close`, and at the end of the interpreter."""
     if os.getpid() == pid:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import apsw
 
-from agentor.engine import clock
+from agentor.engine.interrupts import Waiters, allowed, deferred
 from agentor.engine.store.sqlite_forks import watch_forks
 from agentor.engine.store.sqlite_guard import let_go
 from agentor.errors import StoreClosedError
@@ -34,24 +34,35 @@ class Readers:
         self._busy = 0
         self._closed = False
         self._paused = False
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = Waiters()
         watch_forks(self)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[apsw.Connection]:
-        connection = self._take()
-        try:
-            self._check()
-            connection = connection or self._connect()
-            yield connection
-        finally:
-            self._give_back(connection)
+        """For a block that no interrupt comes into, but for what it calls by `allowed`."""
+        with deferred():
+            connection = self._take()
+            try:
+                self._check()
+                connection = connection or allowed(self._connect)
+                yield connection
+            except BaseException:
+                if connection is not None:
+                    connection.close()  # whoever keeps the error would keep a read under way
+                    connection = None
+                raise
+            finally:
+                self._give_back(connection)
 
+    @deferred()
     def close(self) -> None:
         """Wait for reads under way, then refuse every other."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.wait_for(lambda: not self._busy)
+        self._changed.tell()
+        self._changed.wait_until(lambda: not self._busy)
+        with self._lock:
             self._close_idle()
 
     @property
@@ -60,22 +71,17 @@ class Readers:
 
     def pause(self, timeout_s: float) -> bool:
         """Return when no read is under way; none begins before `go_on`. False if one takes longer."""
-        until = clock.monotonic() + timeout_s
-        if not self._changed.acquire(timeout=timeout_s):
-            return False
-        try:
+        with self._lock:
             self._paused = True
-            self._changed.wait_for(lambda: not self._busy, max(until - clock.monotonic(), 0.0))
+        self._changed.wait_until(lambda: not self._busy, timeout_s)
+        with self._lock:
             self._paused = not self._busy
-            self._changed.notify_all()
-            return self._paused
-        finally:
-            self._changed.release()
+        self._changed.tell()
+        return self._paused
 
     def go_on(self) -> None:
-        with self._changed:
-            self._paused = False
-            self._changed.notify_all()
+        self._paused = False
+        self._changed.tell()
 
     def abandon(self) -> None:
         """Let go of the file as it is, as a process does that is killed."""
@@ -86,21 +92,23 @@ class Readers:
         return list(self._idle)
 
     def _take(self) -> apsw.Connection | None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._paused)
-            if self._closed:
-                raise StoreClosedError(self._path)
-            self._busy += 1
-            return self._idle.pop() if self._idle else None
+        while True:
+            self._changed.wait_until(lambda: not self._paused)
+            with self._lock:
+                if self._closed:
+                    raise StoreClosedError(self._path)
+                if not self._paused:
+                    self._busy += 1
+                    return self._idle.pop() if self._idle else None
 
     def _give_back(self, connection: apsw.Connection | None) -> None:
-        with self._changed:
+        with self._lock:
             self._busy -= 1
             if connection is not None:
                 self._idle.append(connection)
             if len(self._idle) > self._idle_max:
                 self._idle.pop().close()
-            self._changed.notify_all()
+        self._changed.tell()
 
     def _close_idle(self) -> None:
         while self._idle:

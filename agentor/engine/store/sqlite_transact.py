@@ -18,6 +18,7 @@ import apsw
 
 from agentor.engine import clock
 from agentor.engine.events import Event
+from agentor.engine.interrupts import Answer
 from agentor.engine.store import sqlite_leases as leases
 from agentor.engine.store import sqlite_log as log
 from agentor.engine.store import sqlite_outbox as outbox
@@ -34,7 +35,7 @@ _ABORTED: Final = "the call was given up, and what it wrote was rolled back"
 class _Request:
     act: Callable[[apsw.Connection], Any]
     is_foreign: bool = True  # SQL that is not ours
-    reply: Future[Any] = field(default_factory=Future)
+    reply: Future[Any] = field(default_factory=Answer)
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class SQLiteTransaction:
     def __init__(
         self, run_id: str, lease: Lease | None, limit_s: float, reads_runs: bool = False
     ) -> None:
-        self.begun: Future[None] = Future()
+        self.begun: Future[None] = Answer()
         self.begun.set_running_or_notify_cancel()  # whoever gives up waiting for it cannot cancel it
         self._run_id, self._lease, self._limit_s = run_id, lease, limit_s
         self._reads_runs = reads_runs
@@ -58,7 +59,7 @@ class SQLiteTransaction:
         self._aborted = False
         self._deadline = float("inf")  # on the monotonic clock, once it has begun
         self._failure: BaseException | None = None  # of ours, as it is to be told
-        self._outcome: Future[None] = Future()
+        self._outcome: Future[None] = Answer()
         self._outcome.set_running_or_notify_cancel()
         self._submission: Future[None] | None = None
 

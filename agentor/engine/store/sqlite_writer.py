@@ -21,6 +21,7 @@ import apsw
 
 from agentor.engine import clock
 from agentor.engine.daemon_thread import MORE_THREADS
+from agentor.engine.interrupts import Answer, Waiters, deferred, ended
 from agentor.engine.store.sqlite_file import check_version, explained
 from agentor.engine.store.sqlite_forks import watch_forks
 from agentor.engine.store.sqlite_guard import let_go
@@ -42,7 +43,7 @@ IDLE_S = 1.0  # without work, after which the WAL is folded into the file
 class _Submission(Generic[T]):
     operation: Callable[[apsw.Connection], T]
     is_alone: bool = False
-    future: Future[T] = field(default_factory=Future)
+    future: Future[T] = field(default_factory=Answer)
     value: Any = None
     refusal: BaseException | None = None
 
@@ -55,9 +56,10 @@ class Writer:
         self._path = path
         self._watch = watch
         self._waiting: queue.SimpleQueue[_Submission[Any] | None] = queue.SimpleQueue()
-        self._room = threading.Condition()  # told when a batch has been taken
+        self._room = Waiters()  # told when a batch has been taken
         self._entry = threading.Lock()  # so that nothing is queued behind the None of `close`
         self._thread: threading.Thread | None = None
+        self._over: Future[None] = Future()  # when the thread has done all it will
         self._closed = False
         self._committing = threading.Lock()  # held while a transaction is open
         self._patience_s = connection.pragma("busy_timeout") / 1000
@@ -77,10 +79,9 @@ class Writer:
         """`submit`, for a commit of its own: nobody else is harmed if SQLite gives up its transaction."""
         return self._queue(_Submission(operation, is_alone=True))
 
+    @deferred()
     def _queue(self, submission: _Submission[T]) -> Future[T]:
-        if self._waiting.qsize() >= MAX_WAITING:
-            with self._room:
-                self._room.wait_for(lambda: self._waiting.qsize() < MAX_WAITING)
+        self._room.wait_until(lambda: self._waiting.qsize() < MAX_WAITING)
         with self._entry:
             if self._closed:
                 raise StoreClosedError(self._path)
@@ -92,7 +93,7 @@ class Writer:
         """See to it that `step` is called soon, as something is about to wait: here by a thread that does nothing else."""
         if self._thread is not None and self._thread.is_alive():
             return
-        # Known before it runs: an interrupt must not leave one of which nobody knows, for there can be but one.
+        # Within `deferred`: until the thread runs it does not count as alive, and there can be but one.
         self._thread = threading.Thread(target=self._work, name="agentor-store-writer", daemon=True)
         try:
             self._thread.start()
@@ -110,16 +111,18 @@ class Writer:
                 self._answer(wanted)
         return open_for_more
 
+    @deferred()
     def close(self) -> None:
-        """Commit what is waiting, end the thread, fold the WAL into the file."""
+        """Commit what is waiting, end the thread, fold the WAL into the file. An interrupt ends the waiting only."""
         with self._entry:
-            if self._closed:
-                return
-            self._closed = True
-            self._waiting.put(None)
+            is_open, self._closed = not self._closed, True
+            if is_open:
+                self._waiting.put(None)
         if self._thread is None:
-            self._close_connection()
+            if is_open:
+                self._close_connection()
         elif self._thread is not threading.current_thread():
+            ended(self._over)
             self._thread.join()
 
     def pause(self, timeout_s: float = -1) -> bool:
@@ -137,9 +140,12 @@ class Writer:
         return [self._connection]
 
     def _work(self) -> None:
-        while self.step():
-            pass
-        self._close_connection()
+        try:
+            while self.step():
+                pass
+            self._close_connection()
+        finally:
+            self._over.set_result(None)
 
     def _next_batch(self) -> tuple[list[_Submission[Any]], bool]:
         """Everything that waits, as soon as something does; and whether more may come."""
@@ -151,8 +157,7 @@ class Writer:
                 submission = self._waiting.get_nowait()
             except queue.Empty:
                 break
-        with self._room:
-            self._room.notify_all()
+        self._room.tell()
         return batch, submission is not None
 
     def _first(self) -> _Submission[Any] | None:

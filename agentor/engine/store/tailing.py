@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final, TypeAlias, overload
@@ -69,6 +70,25 @@ def _wake(listeners: list[tuple[int, Callable[[], None]]]) -> None:
     for process, wake in listeners:
         if process == here:  # else it waits in the process that we were forked from
             wake()
+
+
+class _Woken:
+    """A `threading.Event` for one who waits. An interrupt of his leaves no lock held that those who ring would wait for."""
+
+    def __init__(self) -> None:
+        self._rings: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        self._rings.put(None)
+
+    def clear(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._rings.get_nowait()
+
+    def wait(self, seconds: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._rings.get(timeout=seconds)
 
 
 class _Patience:
@@ -177,7 +197,7 @@ class Tailing:
     def _tail(
         self, run_id: str | None, news: News, stop: threading.Event | None, timeout: float | None
     ) -> Iterator[Any]:
-        patience, woken = _Patience(timeout), threading.Event()
+        patience, woken = _Patience(timeout), _Woken()
         with self._bell.waking(run_id, woken.set):
             while not self._bell.is_closed:
                 woken.clear()

@@ -18,7 +18,7 @@ from unittest import mock
 import apsw
 
 from agentor import stopping
-from agentor.engine import clock, holding
+from agentor.engine import clock, holding, interrupts
 from agentor.engine import lease as lease_module
 from agentor.engine.events import Event
 from agentor.engine.runner import Runner
@@ -64,6 +64,7 @@ def living(
             mock.patch.object(sqlite_leases, "is_gone", world.is_gone),
             mock.patch.object(threading, "Thread", threads.SteppedThread),
             mock.patch.object(Future, "result", threads.result),
+            mock.patch.object(interrupts, "ended", threads.ended),
             mock.patch.object(sqlite_transact, "queue", threads.QUEUES),
             mock.patch.object(holding, "pause", threads.sleep),
             mock.patch.object(stopping, "LOOK_S", LOOK_S),

@@ -106,6 +106,16 @@ def sleep(seconds: float) -> None:
     thread.wait_until(lambda: False, seconds)
 
 
+def ended(future: Future[Any], timeout_s: float = float("inf")) -> bool:
+    """In place of `interrupts.ended`."""
+    thread = current()
+    if thread is not None and not future.done():
+        future.add_done_callback(lambda _: thread.wake())
+        thread.wait_until(future.done, None if timeout_s == float("inf") else timeout_s)
+    assert future.done() or timeout_s < float("inf"), "waiting here would stop every process"
+    return future.done()
+
+
 def result(future: Future[T], timeout: float | None = None) -> T:
     """In place of `Future.result`."""
     thread = current()

@@ -134,6 +134,7 @@ def test_at_whatever_step_closing_is_interrupted_it_can_be_closed_again(
         assert descriptors() == before
 
 
+@pytest.mark.slow
 def test_at_whatever_step_opening_is_interrupted_the_store_can_be_opened(
     make: Callable[[], Any],
 ) -> None:

@@ -65,6 +65,8 @@ def living(
             mock.patch.object(threading, "Thread", threads.SteppedThread),
             mock.patch.object(Future, "result", threads.result),
             mock.patch.object(interrupts, "ended", threads.ended),
+            # No thread is the main one: all of them are steps of one, whose sections would not nest.
+            mock.patch.object(interrupts._main, "thread", None),
             mock.patch.object(sqlite_transact, "queue", threads.QUEUES),
             mock.patch.object(holding, "pause", threads.sleep),
             mock.patch.object(stopping, "LOOK_S", LOOK_S),

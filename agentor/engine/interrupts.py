@@ -22,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED
 from types import FrameType
 from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
@@ -283,6 +284,9 @@ def kept(get: Callable[[], T], undo: Callable[[T], object]) -> T:
     return result_of(done, undo)
 
 
+_DONE: Final = (FINISHED, CANCELLED, CANCELLED_AND_NOTIFIED)
+
+
 class Answer(Future[T]):
     """A future whose lock no interrupt of those who ask leaves held, so that whoever answers never waits for it."""
 
@@ -297,7 +301,7 @@ class Answer(Future[T]):
             return super().exception()
 
     def _in_time(self, timeout: float | None) -> None:
-        if not ended(self, float("inf") if timeout is None else timeout):
+        if not (self.done() or ended(self, float("inf") if timeout is None else timeout)):
             raise TimeoutError
 
     @deferred()
@@ -312,9 +316,9 @@ class Answer(Future[T]):
     def running(self) -> bool:
         return super().running()
 
-    @deferred()
     def done(self) -> bool:
-        return super().done()
+        """Without the lock: it never changes back, and a run asks several times for each commit."""
+        return self._state in _DONE
 
     @deferred()
     def add_done_callback(self, call: Callable[[Future[T]], object]) -> None:

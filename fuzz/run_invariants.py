@@ -107,11 +107,11 @@ def pruned_runs_have_ended(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
 
 
 def refused_appends_leave_nothing(evidence: Evidence, ledger: Ledger) -> Iterator[str]:
-    """What the store has refused to append to a run is not in its log afterwards, unless it was taken when it was tried
-    again."""
-    taken = {(each.run_id, each.seq, each.body, each.worker) for each in evidence.acknowledged}
+    """What the store has refused to append to a run is not in its log afterwards, unless the same was taken: when it was
+    tried again, or of whoever has the run by then and came to it, too."""
+    taken = {(each.run_id, each.seq, each.body) for each in evidence.acknowledged}
     for each in evidence.refused:
-        if (each.run_id, each.seq, each.body, each.worker) in taken:
+        if (each.run_id, each.seq, each.body) in taken:
             continue
         log = ledger.logs.get(each.run_id)
         if log is not None and log.bodies[each.seq - 1 : each.seq] == [each.body]:

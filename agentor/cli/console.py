@@ -31,10 +31,8 @@ EXPENDABLE = (
     "took",
     "worker",
 )  # in this order
-UNCUT = (
-    "run",
-    "key",
-)  # columns whose texts stay whole: one that is longer than the others stands out of its column
+# Columns whose texts stay whole: one that is longer than the others stands out of its column.
+UNCUT = ("run", "key")
 _USUAL = 40  # characters of such a text that no column is too narrow for
 _INDENT = 24  # of the texts in a timeline
 _PIPE = 100  # columns, where no terminal says how many there are

@@ -1,5 +1,5 @@
-"""How the program ends when nobody reads what it prints any more, when that cannot be written or has no place, or when Ctrl-C comes before
-a verb has begun.
+"""How the program ends when nobody reads what it prints any more, when that cannot be written or has no place, or when
+Ctrl-C comes before a verb has begun.
 
 Python ignores SIGPIPE, and so must we: a worker's connection that breaks is no reason to die. What is left to do is
 to end as programs do that the signal has ended: at once, without a word, and with 141.

@@ -183,9 +183,8 @@ def held(lock: _Lock) -> Iterator[None]:
     """`with lock`, for one that others may hold for long: an interrupt ends the waiting, and does not come into the block."""
     with deferred():
         while not lock.acquire(True, LOOK_S):
-            allowed(
-                bool
-            )  # not the acquire itself: an interrupt right after it would leave the lock taken
+            # Not the acquire itself: an interrupt right after it would leave the lock taken.
+            allowed(bool)
         try:
             yield
         finally:

@@ -122,9 +122,8 @@ def evolve(state: RunState, event: Event) -> RunState:
 def replay(events: Iterable[Event], run_id: str | None = None) -> RunState:
     """Fold a whole log, but for exact repeats (`without_repeats`). `run_id` only names the run in errors."""
     state = RunState()
-    ours = (
-        state.__dict__
-    )  # nobody else sees a state in between, so it need not be another at each event
+    # Nobody else sees a state in between, so it need not be another at each event.
+    ours = state.__dict__
     try:
         for event in ev.without_repeats(events):
             ours.update(_meaning(state, event))

@@ -153,9 +153,9 @@ class Deletes(Protocol):
     ) -> Removed:
         """Delete the runs that everything given applies to; with `dry_run` only say which.
 
-        `older_than`: last changed here before a moment, or so many seconds ago; an import is a change. `status`: one or several; without it,
-        every run that has ended, which spares those that are unfinished or paused. `keep`: not the newest so many
-        of that status. `only`: none but these, by id, for whoever was shown them. `ConfigError` if nothing is given, or a
+        `older_than`: last changed here before a moment, or so many seconds ago; an import is a change. `status`: one or
+        several; without it, every run that has ended, which spares those that are unfinished or paused. `keep`: not the
+        newest so many of that status. `only`: none but these, by id, for whoever was shown them. `ConfigError` if nothing is given, or a
         status that we do not know and that no run here has.
         """
 

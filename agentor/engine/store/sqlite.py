@@ -171,7 +171,8 @@ class SQLiteStore(OpenedFile, Tailing):
         `limit` leaves some out, leave out the oldest. `since`: created here at or after, in seconds since the epoch.
         A page goes on from a run that was deleted since, if this store has given the page it ended or began; where the id
         is another run's by now, from the one that this store has shown last.
-        `ConfigError`: not what can be asked for, as a status that we do not know and that no run here has; `RunNotFoundError`: no such run as `after` or `before`.
+        `ConfigError`: not what can be asked for, as a status that we do not know and that no run here has;
+        `RunNotFoundError`: no such run as `after` or `before`.
         """
         rows = self.runs(
             limit=limit,

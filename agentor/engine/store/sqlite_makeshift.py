@@ -2,8 +2,9 @@
 
 Readers of a WAL share an index of it, the file -shm, and there must be room for that. A connection that is *alone* keeps
 the index in its own memory instead; while it is open nobody else can read or write, so each is for one read. It needs the
-right to write, for the lock. Where the index has room, but not what the WAL holds, it is read as ever. A *frozen* file is one in a place where nothing can be written, and with no WAL beside it:
-then the file alone is the whole of it, and no lock is needed.
+right to write, for the lock. Where the index has room, but not what the WAL holds, it is read as ever. A *frozen* file is
+one in a place where nothing can be written, and with no WAL beside it: then the file alone is the whole of it, and no lock
+is needed.
 """
 
 from __future__ import annotations

@@ -97,9 +97,8 @@ class OpenedFile:
         if os.getpid() != self._pid:
             return  # another thread of the parent may have had the lock when it forked
         with held(self._opening):
-            if (
-                open_still := self._finalizer.peek()
-            ):  # also when an interrupt has ended the first try
+            # Also when an interrupt has ended the first try.
+            if open_still := self._finalizer.peek():
                 _, close, arguments, _ = open_still
                 close(*arguments)
                 self._finalizer.detach()

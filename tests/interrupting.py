@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -44,6 +45,7 @@ def interrupted_at(step: int, act: Callable[[], Any]) -> tuple[BaseException | N
                 signal.raise_signal(SIGNAL)
 
     error: BaseException | None = None
+    gc.disable()  # Python drops what is raised in its callbacks, too, and it runs at any step
     try:
         sys.setprofile(count)
         act()
@@ -51,6 +53,7 @@ def interrupted_at(step: int, act: Callable[[], Any]) -> tuple[BaseException | N
         error = raised
     finally:
         sys.setprofile(None)
+        gc.enable()
     return error, left <= 0
 
 
